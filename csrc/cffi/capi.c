@@ -57,7 +57,7 @@ take_gil(void)
     if (UNLIKELY(mine == NULL)) {
         taken.was = NO_STATE;
         taken.state = PyGILState_Ensure();
-    } else if (mine != pf_attached()) {
+    } else if (mine != pystate_attached()) {
         taken.was = RELEASED;
         PyEval_RestoreThread(mine);
     }
@@ -108,7 +108,7 @@ kept_error(void)
 static void
 keep_raised(void)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     keep_error(exc);
     Py_XDECREF(exc);
 }

@@ -50,7 +50,7 @@ mod_current(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
 }
 
@@ -69,9 +69,9 @@ static FiberObject *
 fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames)
 {
-    return t == NULL || pf_active(t, name) == NULL
+    return t == NULL || pf_scheduler_active(t, name) == NULL
                ? NULL
-               : pf_fiber_to_call(name, args, nargs, kwnames);
+               : pf_call_fiber(name, args, nargs, kwnames);
 }
 
 /* _check_function(who, fn): the same for functions in Python code. */
@@ -82,7 +82,7 @@ mod_check_function(PyObject *module, PyObject *args)
     const char *who;
     PyObject *fn;
     return !PyArg_ParseTuple(args, "sO:_check_function", &who, &fn) ||
-                   pf_check_function(who, fn) < 0
+                   pf_call_check(who, fn) < 0
                ? NULL
                : Py_NewRef(fn);
 }
@@ -92,12 +92,12 @@ mod_spawn_now(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     FiberObject *fiber =
         fiber_to_spawn(t, "spawn_now()", args, nargs, kwnames);
     if (fiber != NULL && ((t->pending != 0 && pf_pending_run(t) < 0) ||
                           pf_fiber_enlist(t->scheduler, fiber) < 0 ||
-                          pf_fiber_run_now(t, fiber) < 0)) {
+                          pf_wait_run_now(t, fiber) < 0)) {
         Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;
@@ -108,10 +108,10 @@ mod_spawn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
           PyObject *kwnames)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     FiberObject *fiber = fiber_to_spawn(t, "spawn()", args, nargs, kwnames);
-    if (fiber != NULL &&
-        (pf_fiber_start(t->scheduler, fiber) < 0 || pf_preempt() < 0)) {
+    if (fiber != NULL && (pf_fiber_start(t->scheduler, fiber) < 0 ||
+                          pf_explore_preempt() < 0)) {
         Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;
@@ -128,47 +128,49 @@ mod_yield_now(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "yield_now()") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "yield_now()") == NULL) {
         return NULL;
     }
-    return none_or_error(pf_yield_now(t));
+    return none_or_error(pf_wait_yield(t));
 }
 
 static PyObject *
 mod_sleep(PyObject *module, PyObject *seconds)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t ns;
-    if (t == NULL || pf_seconds(seconds, "sleep()'s argument", &ns) < 0) {
+    if (t == NULL ||
+        pf_arguments_seconds(seconds, "sleep()'s argument", &ns) < 0) {
         return NULL;
     }
     if (ns < 0) {
         PyErr_SetString(PyExc_ValueError, "sleep length must not be negative");
         return NULL;
     }
-    pf_scheduler *s = pf_active(t, "sleep()");
+    pf_scheduler *s = pf_scheduler_active(t, "sleep()");
     if (s == NULL) {
         return NULL;
     }
     if (ns == 0) {
-        return none_or_error(pf_yield_now(t));
+        return none_or_error(pf_wait_yield(t));
     }
-    return none_or_error(pf_sleep_until(t, pf_later(pf_now(s), ns)));
+    return none_or_error(pf_wait_sleep_until(t, pf_later(pf_now(s), ns)));
 }
 
 static PyObject *
 mod_sleep_until(PyObject *module, PyObject *when)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t ns;
-    if (t == NULL || pf_seconds(when, "sleep_until()'s argument", &ns) < 0 ||
-        pf_active(t, "sleep_until()") == NULL) {
+    if (t == NULL ||
+        pf_arguments_seconds(when, "sleep_until()'s argument", &ns) < 0 ||
+        pf_scheduler_active(t, "sleep_until()") == NULL) {
         return NULL;
     }
-    return none_or_error(pf_sleep_until(t, ns));
+    return none_or_error(pf_wait_sleep_until(t, ns));
 }
 
 static PyObject *
@@ -176,7 +178,7 @@ mod_now(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     int64_t now = t == NULL || t->scheduler == NULL
                       ? pf_monotonic()
                       : pf_now(&t->scheduler->core);
@@ -188,8 +190,8 @@ mod_current_scheduler(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "current_scheduler()") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "current_scheduler()") == NULL) {
         return NULL;
     }
     return Py_NewRef((PyObject *)t->scheduler);
@@ -200,11 +202,11 @@ mod_check_cancelled(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "check_cancelled()") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "check_cancelled()") == NULL) {
         return NULL;
     }
-    return none_or_error(pf_check_cancelled(CURRENT(t)));
+    return none_or_error(pf_cancelling_check(CURRENT(t)));
 }
 
 static PyObject *
@@ -213,16 +215,16 @@ mod_park(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     static char *names[] = {"timeout", NULL};
     PyObject *timeout = Py_None;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t deadline;
     if (t == NULL ||
         !PyArg_ParseTupleAndKeywords(args, kwargs, "|O:park", names,
                                      &timeout) ||
         pf_deadline(timeout, &deadline) < 0 ||
-        pf_active(t, "park()") == NULL) {
+        pf_scheduler_active(t, "park()") == NULL) {
         return NULL;
     }
-    return pf_park_value(t, deadline);
+    return pf_wait_park(t, deadline);
 }
 
 /* ------------------------------------------------------------- stacks, facts */
@@ -243,7 +245,7 @@ static PyObject *
 mod_stack_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    size_t before = pf_load_relaxed(&pf_default_stack_size);
+    size_t before = pf_load_relaxed(&pf_fiber_default_stack_size);
     if (nargs > 1) {
         PyErr_SetString(PyExc_TypeError, "stack_size() takes a size at most");
         return NULL;
@@ -253,7 +255,7 @@ mod_stack_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
             return NULL;
         }
-        pf_store(&pf_default_stack_size, (size_t)size);
+        pf_store(&pf_fiber_default_stack_size, (size_t)size);
     }
     return PyLong_FromSize_t(before);
 }
@@ -290,7 +292,7 @@ stack_size_from_environment(void)
                      pystate_min_stack(), text);
         return -1;
     }
-    pf_store(&pf_default_stack_size, (size_t)size);
+    pf_store(&pf_fiber_default_stack_size, (size_t)size);
     return 0;
 }
 
@@ -318,7 +320,7 @@ mod_stack_stats(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *list = t == NULL ? NULL : PyList_New(0);
     for (unsigned i = 0; list != NULL && i < t->engine.pool_count; i++) {
         PyObject *stats = pool_stats(t, t->engine.pools[i]);
@@ -335,7 +337,7 @@ mod_trim_stacks(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -351,13 +353,14 @@ mod_facts(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    const char *refused = pf_packing_refused_here();
-    size_t slots = refused != NULL ? 0 : pf_load_relaxed(&pf_default_slots);
+    const char *refused = pf_pack_refused_here();
+    size_t slots =
+        refused != NULL ? 0 : pf_load_relaxed(&pf_pack_default_slots);
     return Py_BuildValue(
         "{s:s,s:n,s:n,s:s,s:n,s:n,s:z,s:n,s:O,s:s}", "backend",
         PF_CONTEXT_BACKEND, "stack_size",
-        (Py_ssize_t)pf_load_relaxed(&pf_default_stack_size), "min_stack_size",
-        (Py_ssize_t)pystate_min_stack(), "guard",
+        (Py_ssize_t)pf_load_relaxed(&pf_fiber_default_stack_size),
+        "min_stack_size", (Py_ssize_t)pystate_min_stack(), "guard",
         pf_guard_name(pf_stack_guard_kind()), "page_size",
         (Py_ssize_t)pf_page_size(), "slots", (Py_ssize_t)slots,
         "slots_refused", refused, "fiber_bytes",
@@ -372,14 +375,14 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
 {
     (void)module;
     int64_t ns;
-    if (pf_seconds(seconds, "the limit", &ns) < 0) {
+    if (pf_arguments_seconds(seconds, "the limit", &ns) < 0) {
         return NULL;
     }
     if (ns < 0) {
         PyErr_SetString(PyExc_ValueError, "the limit must not be negative");
         return NULL;
     }
-    pf_store(&pf_stall_limit, ns);
+    pf_store(&pf_run_stall_limit, ns);
     Py_RETURN_NONE;
 }
 
@@ -491,10 +494,10 @@ static PyMethodDef functions[] = {
      "When to warn that only another thread could help; 0: never."},
     {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
      "The names of pyfiber.greenlet, as a dict."},
-    {"_has_unknown_threads", pf_has_unknown_threads, METH_NOARGS,
+    {"_has_unknown_threads", pf_help_unknown_threads, METH_NOARGS,
      "_has_unknown_threads()\n--\n\n"
      "May there be a thread that is none of Python's?"},
-    {"_on_sigint", pf_on_sigint, METH_VARARGS,
+    {"_on_sigint", pf_signals_on_sigint, METH_VARARGS,
      "The SIGINT handler while run() runs."},
     {NULL, NULL, 0, NULL},
 };
@@ -517,14 +520,16 @@ refuse_subinterpreters(void)
 static int
 make_types(PyObject *module)
 {
-    pf_fiber_type = pf_add_type(module, &pf_fiber_spec, NULL);
-    pf_scheduler_type = pf_add_type(module, &pf_scheduler_spec, NULL);
-    PyTypeObject *latch = pf_add_type(module, &pf_latch_spec, NULL);
+    pf_task_fiber_type = pf_arguments_add_type(module, &pf_fiber_spec, NULL);
+    pf_scheduler_type =
+        pf_arguments_add_type(module, &pf_run_scheduler_spec, NULL);
+    PyTypeObject *latch = pf_arguments_add_type(module, &pf_latch_spec, NULL);
     Py_XDECREF(latch); /* the module has it */
-    if (pf_fiber_type == NULL || pf_scheduler_type == NULL || latch == NULL) {
+    if (pf_task_fiber_type == NULL || pf_scheduler_type == NULL ||
+        latch == NULL) {
         return -1;
     }
-    pf_fiber_type_ready(pf_fiber_type);
+    pf_fiber_type_ready(pf_task_fiber_type);
     return 0;
 }
 
@@ -570,13 +575,13 @@ add_primitives(PyObject *module)
 static const PfPart *const parts[] = {
     &pf_signals_part,
     &pf_runs_part,
-    &pf_workers_part,
-    &pf_fibers_part,
+    &pf_worker_part,
+    &pf_root_part,
     &pf_grains_part,
     &pf_unhandled_part,
-    &pf_scopes_part,
+    &pf_cancel_part,
     &pf_greenlets_part,
-    &pf_locals_part,
+    &pf_root_locals_part,
     &pf_io_part,
     &pf_lot_part,
     &pf_asyncio_part,
@@ -591,19 +596,19 @@ static int
 engine_exec(PyObject *module)
 {
     pf_parts_set(parts);
-    pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
+    pf_store(&pf_fiber_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
-        pf_facade_init(module) < 0 || pf_packing_init() < 0 ||
+        pf_facade_init(module) < 0 || pf_pack_init() < 0 ||
         make_types(module) < 0 || pf_import_init(module) < 0 ||
         pf_remote_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
-        pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
+        pf_threads_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
         pf_io_init(module) < 0 || pf_asyncio_init(module) < 0 ||
         pf_inspect_init(module) < 0 || pf_calls_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
-        pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
-        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
+        pf_thread_module_init(module) < 0 || pf_testing_init(module) < 0 ||
+        pf_overflow_python_init() < 0 || pf_capi_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
         pf_turns_init(module) < 0 || pf_team_run_init(module) < 0 ||
         add_primitives(module) < 0) {

@@ -29,7 +29,7 @@ base_source(const FiberObject *fiber)
         if (fiber->cancel_called) {
             return (PyObject *)fiber;
         }
-        fiber = pf_rare(fiber)->puller;
+        fiber = pf_fiber_rare(fiber)->puller;
         if (fiber != NULL && fiber->scope != NULL) {
             return fiber->scope->source;
         }
@@ -46,7 +46,7 @@ is_top(const FiberObject *fiber)
 }
 
 PyObject *
-pf_fiber_cancel_source(const FiberObject *fiber)
+pf_scope_source_of(const FiberObject *fiber)
 {
     return fiber->scope != NULL ? fiber->scope->source : base_source(fiber);
 }
@@ -79,7 +79,7 @@ outermost(const FiberObject *fiber)
 static ScopeObject *
 base_of(const FiberObject *fiber)
 {
-    while (fiber->base == NULL && pf_rare(fiber)->puller != NULL) {
+    while (fiber->base == NULL && pf_fiber_rare(fiber)->puller != NULL) {
         fiber = fiber->rare->puller;
         if (fiber->scope != NULL) {
             return fiber->scope;
@@ -95,7 +95,7 @@ around(const ScopeObject *scope)
 }
 
 int64_t
-pf_effective_deadline(const FiberObject *fiber)
+pf_scope_effective_deadline(const FiberObject *fiber)
 {
     int64_t deadline = PF_NEVER;
     ScopeObject *scope = fiber->scope != NULL ? fiber->scope : base_of(fiber);
@@ -127,7 +127,7 @@ set_fiber(FiberObject *fiber, bool cancelled, bool anew)
     fiber->under_cancel = true;
     if (fiber->core.state == PF_PARKED && !fiber->is_hub) {
         pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
-        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+        pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 
@@ -147,7 +147,7 @@ queue_fiber(FiberObject *fiber, Work *work)
     ScopeObject *first = NULL;
     while (fiber != NULL && (first = outermost(fiber)) == NULL) {
         set_fiber(fiber, base_source(fiber) != NULL, work->anew);
-        fiber = pf_rare(fiber)->pulled;
+        fiber = pf_fiber_rare(fiber)->pulled;
     }
     if (first == NULL) {
         return;
@@ -163,11 +163,11 @@ queue_fiber(FiberObject *fiber, Work *work)
 static void
 queue_child(PfTaskObject *child, Work *work)
 {
-    FiberObject *fiber = pf_fiber_or_null(child);
+    FiberObject *fiber = pf_task_fiber(child);
     if (fiber != NULL) {
         queue_fiber(fiber, work);
     } else {
-        pf_kind_of(&child->core)->refresh(child);
+        pf_task_kind(&child->core)->refresh(child);
     }
 }
 
@@ -195,7 +195,7 @@ refresh_stack(ScopeObject *scope, Work *work)
         }
         if (scope->inner == NULL) {
             set_fiber(scope->fiber, source != NULL, work->anew);
-            queue_fiber(pf_rare(scope->fiber)->pulled, work);
+            queue_fiber(pf_fiber_rare(scope->fiber)->pulled, work);
         }
     }
 }
@@ -233,7 +233,7 @@ pf_scope_entered(ScopeObject *scope)
 }
 
 void
-pf_fiber_refresh(FiberObject *fiber)
+pf_scope_refresh_fiber(FiberObject *fiber)
 {
     Work work = {0};
     queue_fiber(fiber, &work);
@@ -292,7 +292,7 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
         return -1;
     }
     if (base != NULL && base->source != NULL) {
-        pf_fiber_refresh(fiber);
+        pf_scope_refresh_fiber(fiber);
     }
     return 0;
 }
@@ -301,7 +301,7 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
 static void
 tell_fiber(FiberObject *fiber, size_t number)
 {
-    PfRare *rare = pf_rare_of(fiber);
+    PfRare *rare = pf_fiber_rare_of(fiber);
     if (rare != NULL) {
         rare->cancelled_at = number;
     } else {
@@ -318,7 +318,7 @@ cancel_as(FiberObject *fiber, PyObject *why, size_t number)
     if (fiber->core.state == PF_DONE || fiber->cancel_called) {
         return;
     }
-    pf_set_cancel(PF_TASK(fiber), why);
+    pf_cancel_note(PF_TASK(fiber), why);
     fiber->cancel_called = true;
     tell_fiber(fiber, number);
 }
@@ -332,7 +332,7 @@ number_of(PyObject *source)
     }
     return PyObject_TypeCheck(source, pf_scope_type)
                ? ((ScopeObject *)source)->cancelled_at
-               : pf_rare((FiberObject *)source)->cancelled_at;
+               : pf_fiber_rare((FiberObject *)source)->cancelled_at;
 }
 
 /* A child that was cancelled through the scope keeps the number of that
@@ -340,11 +340,11 @@ number_of(PyObject *source)
 static void
 cancel_child(PfTaskObject *child, const ScopeObject *from, PyObject *why)
 {
-    FiberObject *fiber = pf_fiber_or_null(child);
+    FiberObject *fiber = pf_task_fiber(child);
     if (fiber != NULL) {
         cancel_as(fiber, why, number_of(from->source));
     } else {
-        pf_kind_of(&child->core)->cancel_now(child, why);
+        pf_task_kind(&child->core)->cancel_now(child, why);
     }
 }
 
@@ -397,7 +397,7 @@ pf_scope_remove(ScopeObject *scope)
     pf_timers_remove(&s->core.timers, &scope->timer.timer);
     if (PF_UNLIKELY(scope->children != NULL)) {
         move_children(scope, around(scope));
-        if (PyObject_TypeCheck(scope, pf_group_type)) {
+        if (PyObject_TypeCheck(scope, pf_cancel_group_type)) {
             pf_group_abandoned(scope);
         }
     }
@@ -416,10 +416,10 @@ pf_scope_remove(ScopeObject *scope)
     } else {
         fiber->scope = outer;
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
-            set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL, false);
+            set_fiber(fiber, pf_scope_source_of(fiber) != NULL, false);
             forget_deliveries(fiber);
-            if (pf_rare(fiber)->pulled != NULL) { /* by another thread */
-                pf_fiber_refresh(fiber->rare->pulled);
+            if (pf_fiber_rare(fiber)->pulled != NULL) { /* by another thread */
+                pf_scope_refresh_fiber(fiber->rare->pulled);
             }
         }
     }
@@ -435,7 +435,7 @@ pf_scope_remove(ScopeObject *scope)
 static PyObject *
 ends_inside(FiberObject *fiber, PyObject *result)
 {
-    PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+    PyObject *exc = result == NULL ? pystate_take_exception() : NULL;
     PyObject *error = NULL;
     while (fiber->scope != NULL) {
         ScopeObject *scope =
@@ -446,7 +446,7 @@ ends_inside(FiberObject *fiber, PyObject *result)
                          "entered and never left: is a generator suspended "
                          "inside of a with statement?",
                          fiber, scope);
-            Py_XSETREF(error, pf_take_exception());
+            Py_XSETREF(error, pystate_take_exception());
         }
         if (scope->fiber == fiber) { /* a repr() has not left it */
             pf_scope_remove(scope);
@@ -457,14 +457,14 @@ ends_inside(FiberObject *fiber, PyObject *result)
         PyException_SetCause(error, exc); /* steals */
         exc = error;
     }
-    pf_restore_exception(exc);
+    pystate_restore_exception(exc);
     return result;
 }
 
 /* ---------------------------------------------------------------- cancelling */
 
 PyObject *
-pf_reason(const char *text)
+pf_cancel_text(const char *text)
 {
     PyObject *reason = PyUnicode_FromString(text);
     if (reason == NULL) {
@@ -475,7 +475,7 @@ pf_reason(const char *text)
 }
 
 PyObject *
-pf_reason_and_author(PyObject *reason, PyObject *by)
+pf_cancel_why(PyObject *reason, PyObject *by)
 {
     if (reason == Py_None && by == Py_None) {
         return NULL;
@@ -488,7 +488,7 @@ pf_reason_and_author(PyObject *reason, PyObject *by)
 }
 
 void
-pf_set_cancel(PfTaskObject *task, PyObject *why)
+pf_cancel_note(PfTaskObject *task, PyObject *why)
 {
     PfRare *rare = why == NULL ? task->rare : pf_task_rare_of(task);
     if (rare != NULL) {
@@ -519,7 +519,7 @@ pf_scope_is_remote(ScopeObject *scope)
 {
     PF_LOCK(scope);
     SchedulerObject *s = scope->scheduler;
-    s = s != NULL && s->thread != pf_tls_thread
+    s = s != NULL && s->thread != pf_thread_current
             ? (SchedulerObject *)Py_NewRef((PyObject *)s)
             : NULL;
     PF_UNLOCK(scope);
@@ -536,7 +536,8 @@ mark_cancelled(ScopeObject *scope, PyObject *why)
         scope->cancelled = true;
         scope->cancelled_at = pf_told_next_number();
         scope->why = Py_XNewRef(why);
-        scope->reason = why == NULL ? NULL : Py_NewRef(pf_reason_in(why));
+        scope->reason =
+            why == NULL ? NULL : Py_NewRef(pf_scope_reason_in(why));
     }
     PF_UNLOCK(scope);
     return first;
@@ -619,7 +620,7 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
     }
     if (fiber->thread == t) {
         pf_cancel_again(fiber, why);
-        return pf_preempt() < 0 ? -1 : 1;
+        return pf_explore_preempt() < 0 ? -1 : 1;
     }
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
     int rc = pf_post_call(s, cancel_arrived, (PyObject *)fiber, why);
@@ -627,13 +628,13 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
 }
 
 int
-pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
+pf_cancel_fiber(FiberObject *fiber, PyObject *reason)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
-    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    PyObject *why = pf_cancel_why(reason, (PyObject *)CURRENT(t));
     int rc = cancel_fiber(t, fiber, why);
     Py_XDECREF(why);
     return rc;
@@ -661,11 +662,11 @@ cancel_scope(ScopeObject *scope, PyObject *why)
 int
 pf_scope_cancel(ScopeObject *scope, PyObject *reason)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
-    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    PyObject *why = pf_cancel_why(reason, (PyObject *)CURRENT(t));
     int rc = cancel_scope(scope, why);
     Py_XDECREF(why);
     return rc;
@@ -683,11 +684,11 @@ traverse(const FiberObject *fiber, visitproc visit, void *arg)
     return 0;
 }
 
-const PfCancelling pf_cancelling = {
+const PfCancelling pf_cancel_table = {
     .raise_in = pf_cancelled_raise_in,
     .is_told = pf_told_all,
     .retract = pf_cancelled_retract,
-    .cancel = pf_fiber_cancel,
+    .cancel = pf_cancel_fiber,
     .is_top = is_top,
     .ends_inside = ends_inside,
     .child_done = pf_scope_child_done,
@@ -695,33 +696,35 @@ const PfCancelling pf_cancelling = {
     .disown = pf_scope_disown,
 };
 
-PyTypeObject *pf_scope_type, *pf_group_type;   /* constant after import */
-PyObject *pf_why_deadline, *pf_why_body_ended; /* constant after import */
+PyTypeObject *pf_scope_type, *pf_cancel_group_type; /* constant after import */
+PyObject *pf_cancel_why_deadline,
+    *pf_cancel_why_body_ended; /* constant after import */
 
 static int
 make_reasons(void)
 {
-    pf_why_deadline =
+    pf_cancel_why_deadline =
         Py_BuildValue("(sO)", "the deadline has passed", Py_None);
-    pf_why_body_ended =
+    pf_cancel_why_body_ended =
         Py_BuildValue("(sO)", "the block of the group ended early", Py_None);
-    return pf_why_deadline && pf_why_body_ended ? 0 : -1;
+    return pf_cancel_why_deadline && pf_cancel_why_body_ended ? 0 : -1;
 }
 
 int
 pf_cancel_init(PyObject *module)
 {
-    pf.cancelled = (PyObject *)pf_add_type(
+    pf.cancelled = (PyObject *)pf_arguments_add_type(
         module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
-    pf_scope_type = pf_add_type(module, &pf_scope_spec, NULL);
+    pf_scope_type = pf_arguments_add_type(module, &pf_scope_spec, NULL);
     if (pf.cancelled == NULL || pf_scope_type == NULL || make_reasons() < 0) {
         return -1;
     }
-    pf_group_type = pf_add_type(module, &pf_group_spec, pf_scope_type);
-    if (pf_group_type == NULL) {
+    pf_cancel_group_type =
+        pf_arguments_add_type(module, &pf_group_spec, pf_scope_type);
+    if (pf_cancel_group_type == NULL) {
         return -1;
     }
     pf_scope_type_ready(pf_scope_type);
-    pf_scope_type_ready(pf_group_type);
+    pf_scope_type_ready(pf_cancel_group_type);
     return PyModule_AddFunctions(module, pf_scope_functions);
 }

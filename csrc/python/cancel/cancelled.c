@@ -42,11 +42,11 @@ new_cancelled(PyObject *reason)
 /* The scope that ends it may be NULL.  Creating the exception may run code
  * that leaves the scope, or drops the reason. */
 int
-pf_raise_cancelled_with(PyObject *why, PyObject *scope)
+pf_cancelled_raise_with(PyObject *why, PyObject *scope)
 {
     Py_XINCREF(why);
     Py_XINCREF(scope);
-    PyObject *reason = why == NULL ? NULL : pf_reason_in(why);
+    PyObject *reason = why == NULL ? NULL : pf_scope_reason_in(why);
     CancelledObject *exc = new_cancelled(reason);
     if (exc != NULL) {
         exc->reason = Py_XNewRef(reason);
@@ -61,15 +61,15 @@ pf_raise_cancelled_with(PyObject *why, PyObject *scope)
 }
 
 int
-pf_raise_cancelled_by(PyObject *source)
+pf_cancelled_raise_by(PyObject *source)
 {
     if (source == NULL) {
-        return pf_raise_cancelled_with(NULL, NULL);
+        return pf_cancelled_raise_with(NULL, NULL);
     }
     return PyObject_TypeCheck(source, pf_scope_type)
-               ? pf_raise_cancelled_with(((ScopeObject *)source)->why, source)
-               : pf_raise_cancelled_with(
-                     pf_rare((FiberObject *)source)->cancel, NULL);
+               ? pf_cancelled_raise_with(((ScopeObject *)source)->why, source)
+               : pf_cancelled_raise_with(
+                     pf_fiber_rare((FiberObject *)source)->cancel, NULL);
 }
 
 int
@@ -77,13 +77,13 @@ pf_cancelled_raise_in(FiberObject *fiber)
 {
     PyObject *source = fiber->patched ? pf_told_find_news(fiber) : NULL;
     if (source == NULL) {
-        source = pf_fiber_cancel_source(fiber);
+        source = pf_scope_source_of(fiber);
     }
     if (source == NULL) {
         source = source_beyond_shields(fiber);
     }
     pf_told_note(fiber, pf_told_latest());
-    return pf_raise_cancelled_by(source);
+    return pf_cancelled_raise_by(source);
 }
 
 void

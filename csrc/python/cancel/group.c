@@ -50,20 +50,20 @@ static FiberObject *
 make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     if (nargs < 1) {
-        return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+        return pf_call_fiber("spawn()", args, nargs, kwnames);
     }
-    if (!pf_is_task(args[0])) {
-        return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    if (!pf_task_check(args[0])) {
+        return pf_call_fiber("spawn()", args, nargs, kwnames);
     }
     PfTaskObject *task = PF_TASK(args[0]);
-    const char *noun = pf_kind_of(&task->core)->noun;
+    const char *noun = pf_task_kind(&task->core)->noun;
     if (nargs > 1 || kwnames != NULL) {
         PyErr_Format(PyExc_TypeError,
                      "a %s has its arguments already: spawn() takes it alone",
                      noun);
         return NULL;
     }
-    if (pf_fiber_or_null(task) == NULL) { /* of spawn_now() */
+    if (pf_task_fiber(task) == NULL) { /* of spawn_now() */
         PyErr_Format(PyExc_TypeError,
                      "a %s runs when its turn comes: use spawn()", noun);
         return NULL;
@@ -90,7 +90,7 @@ errors_of(GroupObject *self)
 static bool
 collect(GroupObject *self, PyObject *exc)
 {
-    if (pf_ends_programs(exc)) {
+    if (pf_outcome_ends_programs(exc)) {
         if (self->fatal == NULL) {
             self->fatal = Py_NewRef(exc);
         }
@@ -107,7 +107,7 @@ collect(GroupObject *self, PyObject *exc)
 static void
 cancel_after(GroupObject *self, PyObject *child)
 {
-    PyObject *why = pf_reason_and_author(pf.s_failed, child);
+    PyObject *why = pf_cancel_why(pf.s_failed, child);
     pf_scope_cancel_now(&self->scope, why);
     Py_XDECREF(why);
 }
@@ -140,7 +140,7 @@ static FiberObject *
 spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     bool shared =
         t != NULL && t->scheduler != NULL && t->scheduler->team != NULL;
     SchedulerObject *there =
@@ -163,8 +163,8 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PfTaskObject *
 spawn_stackless(GroupObject *self, PfTaskObject *task)
 {
-    const PfTaskOps *kind = pf_kind_of(&task->core);
-    PfThread *t = pf_this_thread();
+    const PfTaskOps *kind = pf_task_kind(&task->core);
+    PfThread *t = pf_thread_this();
     if (t == NULL || may_spawn(t, self) < 0 ||
         kind->prepare(task, t->scheduler) < 0 || may_spawn(t, self) < 0 ||
         kind->start_in(task, t->scheduler, &self->scope) < 0) {
@@ -179,7 +179,7 @@ static bool
 is_lone_stackless(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     return nargs == 1 && kwnames == NULL &&
-           PyObject_TypeCheck(args[0], pf_stackless_type);
+           PyObject_TypeCheck(args[0], pf_task_stackless_type);
 }
 
 static PyObject *
@@ -195,12 +195,12 @@ static PyObject *
 group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return NULL;
     }
     FiberObject *child = add_child(t, GROUP(op), args, nargs, kwnames);
-    if (child != NULL && pf_fiber_run_now(t, child) < 0) {
+    if (child != NULL && pf_wait_run_now(t, child) < 0) {
         Py_CLEAR(child);
     }
     return (PyObject *)child;
@@ -216,11 +216,11 @@ call_watcher(PyObject *pair, PyObject *child)
     if (done != NULL || group->alive == 0) {
         return done; /* a failure that nobody waits for is logged */
     }
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     bool kept = collect(group, exc);
     cancel_after(group, child);
     if (!kept) {
-        pf_restore_exception(exc);
+        pystate_restore_exception(exc);
         return NULL;
     }
     Py_DECREF(exc);
@@ -342,7 +342,7 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
 static bool
 is_passing(PyObject *exc)
 {
-    return pf_is_cancelled_exc(exc) ||
+    return pf_scope_is_cancelled(exc) ||
            PyErr_GivenExceptionMatches(exc, pf.fiber_exit) ||
            PyErr_GivenExceptionMatches(exc, PyExc_GeneratorExit);
 }
@@ -372,7 +372,7 @@ take_errors(GroupObject *self)
     PyObject *errors = self->errors;
     self->errors = NULL;
     PyObject *text = PyObject_CallOneArg(pf_facade.group_text, errors);
-    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
+    PyObject *failure = text == NULL ? pystate_take_exception() : NULL;
     PyObject *group =
         text == NULL ? PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
                                              "errors in a TaskGroup", errors)
@@ -381,8 +381,8 @@ take_errors(GroupObject *self)
     Py_XDECREF(text);
     Py_DECREF(errors);
     if (failure != NULL && group != NULL) {
-        pf_restore_exception(failure);
-        pf_raised_instead_of(group);
+        pystate_restore_exception(failure);
+        pf_outcome_raised_instead_of(group);
         Py_CLEAR(group);
     } else {
         Py_XDECREF(failure);
@@ -396,7 +396,7 @@ raise_errors(GroupObject *self)
     PyObject *group = take_errors(self);
     if (group != NULL) {
         PyException_SetCause(group, NULL); /* "from None": it is in there */
-        pf_restore_exception(group);
+        pystate_restore_exception(group);
     }
     return NULL;
 }
@@ -414,7 +414,7 @@ add_context(GroupObject *self, PyObject *fatal)
         PyErr_WriteUnraisable((PyObject *)self);
         return;
     }
-    pf_add_context(fatal, errors);
+    pf_outcome_add_context(fatal, errors);
     Py_DECREF(errors);
 }
 
@@ -422,7 +422,7 @@ add_context(GroupObject *self, PyObject *fatal)
 static PyObject *
 verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
 {
-    if (exc != NULL && pf_ends_programs(exc)) {
+    if (exc != NULL && pf_outcome_ends_programs(exc)) {
         add_context(self, exc);
         Py_RETURN_FALSE;
     }
@@ -430,7 +430,7 @@ verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
         PyObject *fatal = self->fatal;
         self->fatal = NULL;
         add_context(self, fatal);
-        pf_restore_exception(fatal);
+        pystate_restore_exception(fatal);
         return NULL;
     }
     if (exc != NULL && !is_passing(exc) && add_body_error(self, exc) < 0) {
@@ -444,7 +444,7 @@ verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
         Py_RETURN_FALSE;
     }
     self->scope.caught = absorbs || (hit && own);
-    if (hit && pf_check_cancelled(CURRENT(t)) < 0) {
+    if (hit && pf_cancelling_check(CURRENT(t)) < 0) {
         return NULL; /* cancelled from outside while it waited */
     }
     return PyBool_FromLong(absorbs);
@@ -455,7 +455,7 @@ verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
 static PyObject *
 forsake(GroupObject *self, PyObject *exc)
 {
-    PyObject *why = pf_take_exception();
+    PyObject *why = pystate_take_exception();
     if (self->scope.fiber != NULL) {
         pf_scope_remove(&self->scope);
     }
@@ -463,7 +463,7 @@ forsake(GroupObject *self, PyObject *exc)
         Py_DECREF(why);
         Py_RETURN_FALSE;
     }
-    pf_restore_exception(why);
+    pystate_restore_exception(why);
     return NULL;
 }
 
@@ -477,7 +477,7 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *exc = PyExceptionInstance_Check(args[1]) ? args[1] : NULL;
     if (exc != NULL) {
-        pf_scope_cancel_now(&self->scope, pf_why_body_ended);
+        pf_scope_cancel_now(&self->scope, pf_cancel_why_body_ended);
     }
     bool hit;
     if (join_children(t, self, &hit) < 0) {

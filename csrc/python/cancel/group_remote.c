@@ -22,7 +22,7 @@ pf_group_is_remote(PfThread *t, GroupObject *group)
         return NULL;
     }
     SchedulerObject *s = pf_scope_is_remote(&group->scope);
-    if (s != NULL && !pf_hooks.migrate->together(t->scheduler, s)) {
+    if (s != NULL && !pf_parts_hooks.migrate->together(t->scheduler, s)) {
         Py_CLEAR(s);
     }
     return s;
@@ -36,7 +36,7 @@ join_group(SchedulerObject *s, GroupObject *group, FiberObject *child)
     group->alive++;
     pf_fiber_enroll(s, child);
     if (group->scope.source != NULL) {
-        pf_fiber_refresh(child);
+        pf_scope_refresh_fiber(child);
     }
     pf_fiber_make_ready(s, child);
 }
@@ -50,7 +50,7 @@ end_without(SchedulerObject *s, GroupObject *group, FiberObject *child)
                  "%R was left before the fiber, which another thread spawned "
                  "there, had arrived",
                  group);
-    pf_fiber_end(s->thread, child, NULL);
+    pf_switch_end(s->thread, child, NULL);
 }
 
 static void
@@ -63,7 +63,7 @@ child_arrived(SchedulerObject *s, PyObject *fiber, PyObject *op)
     } else {
         end_without(s, group, child);
     }
-    pf_hooks.migrate->came(s);
+    pf_parts_hooks.migrate->came(s);
     pf_fetch_sub(&s->coming, 1);
 }
 

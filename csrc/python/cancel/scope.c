@@ -29,14 +29,14 @@ take_spare(PfThread *t)
     spare->first = self->outer;
     spare->count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
-    pf_revive((PyObject *)self);
+    pf_fiber_revive((PyObject *)self);
     return self;
 }
 
 static void
 free_spare(PfThread *t)
 {
-    ScopeObject *self = pf_empty_spare(t, PF_SPARE_SCOPES);
+    ScopeObject *self = pf_thread_empty_spare(t, PF_SPARE_SCOPES);
     while (self != NULL) {
         ScopeObject *next = self->outer;
         PyTypeObject *type = Py_TYPE(self);
@@ -46,15 +46,15 @@ free_spare(PfThread *t)
     }
 }
 
-const PfPart pf_scopes_part = {
-    .hooks = {.cancelling = &pf_cancelling},
+const PfPart pf_cancel_part = {
+    .hooks = {.cancelling = &pf_cancel_table},
     .free_spare = free_spare,
 };
 
 ScopeObject *
 pf_scope_new(PyTypeObject *type)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool spare = type == pf_scope_type && t != NULL &&
                  t->spare[PF_SPARE_SCOPES].first != NULL;
     ScopeObject *self =
@@ -82,7 +82,7 @@ read_deadline(PyObject *value, int64_t *deadline)
     *deadline = PF_NEVER;
     return value == NULL || value == Py_None
                ? 0
-               : pf_seconds(value, "deadline", deadline);
+               : pf_arguments_seconds(value, "deadline", deadline);
 }
 
 static int
@@ -118,7 +118,7 @@ scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     if (nargs == 0 && kwnames == NULL) {
         return (PyObject *)pf_scope_new((PyTypeObject *)type);
     }
-    return pf_make(type, args, nargs, kwnames);
+    return pf_arguments_make(type, args, nargs, kwnames);
 }
 
 /* The slot is not inherited, so subclasses keep __new__ and __init__. */
@@ -161,10 +161,10 @@ static void
 scope_finalize(PyObject *op)
 {
     ((ScopeObject *)op)->finalized = true;
-    if (!was_forgotten((ScopeObject *)op) || pf_is_shut_down()) {
+    if (!was_forgotten((ScopeObject *)op) || pf_state_is_shut_down()) {
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *what = describe((ScopeObject *)op);
     if (what == NULL ||
         PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
@@ -174,7 +174,7 @@ scope_finalize(PyObject *op)
         PyErr_WriteUnraisable(op);
     }
     Py_XDECREF(what);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* It is not entered: its fiber and its children would have a reference.  An
@@ -190,7 +190,7 @@ pf_scope_dealloc(PyObject *op)
     }
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    PfSpare *spare = pf_place_to_spare(PF_SPARE_SCOPES);
+    PfSpare *spare = pf_thread_place_to_spare(PF_SPARE_SCOPES);
     if (type == pf_scope_type && spare != NULL &&
         !((ScopeObject *)op)->finalized) {
         ((ScopeObject *)op)->outer = spare->first;
@@ -208,7 +208,7 @@ static void
 expire(ScopeObject *self)
 {
     self->expired = self->expired || !self->cancelled;
-    pf_scope_cancel_again(self, pf_why_deadline);
+    pf_scope_cancel_again(self, pf_cancel_why_deadline);
 }
 
 static void
@@ -261,7 +261,7 @@ may_enter(PfThread *t, ScopeObject *self)
                      self, self->left ? "left" : "entered");
         return -1;
     }
-    if (pf_active(t, "entering a cancel scope") == NULL) {
+    if (pf_scheduler_active(t, "entering a cancel scope") == NULL) {
         self->refused = true;
         return -1;
     }
@@ -273,7 +273,7 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     ScopeObject *self = (ScopeObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || may_enter(t, self) < 0) {
         return NULL;
     }
@@ -303,7 +303,7 @@ make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
 {
     PyObject *held = Py_NewRef(other);
     PyErr_Format(pf.fiber_error, format, self, held, CURRENT(t));
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     Py_DECREF(held);
     return error;
 }
@@ -323,7 +323,7 @@ left_elsewhere(PfThread *t, ScopeObject *self)
     } else if (self->fiber != NULL && pf_scope_remove_there(self) < 0) {
         PyErr_Clear(); /* no memory: it stays until the fiber ends */
     }
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
 }
 
 /* It is left before a scope that was entered inside it. */
@@ -338,13 +338,13 @@ left_out_of_order(PfThread *t, ScopeObject *self)
     if (self->fiber != NULL) {
         pf_scope_remove(self);
     }
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
 }
 
 PfThread *
 pf_scope_may_leave(ScopeObject *self, Py_ssize_t nargs)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -587,7 +587,7 @@ scope_repr(PyObject *op)
                                     cancelled, op);
         goto done;
     }
-    name = pf_fiber_name(fiber);
+    name = pf_name_of(fiber);
     if (name != NULL) {
         repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
                                     cancelled, op);

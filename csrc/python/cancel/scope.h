@@ -68,7 +68,7 @@ typedef struct CancelledObject {
 } CancelledObject;
 
 static inline bool
-pf_is_cancelled_exc(PyObject *exc)
+pf_scope_is_cancelled(PyObject *exc)
 {
     return PyObject_TypeCheck(exc, (PyTypeObject *)pf.cancelled);
 }
@@ -77,18 +77,18 @@ pf_is_cancelled_exc(PyObject *exc)
 static inline bool
 pf_scope_owns(ScopeObject *scope, PyObject *exc)
 {
-    return pf_is_cancelled_exc(exc) &&
+    return pf_scope_is_cancelled(exc) &&
            ((CancelledObject *)exc)->scope == (PyObject *)scope;
 }
 
 /* --- cancel.c --- */
-PyObject *pf_fiber_cancel_source(const FiberObject *fiber);
+PyObject *pf_scope_source_of(const FiberObject *fiber);
 /* It has just been entered, and is not the plain case: find its source. */
 void pf_scope_entered(ScopeObject *scope);
 /* A scope's flags, or the scopes around it, have changed. */
 void pf_scope_refresh(ScopeObject *scope);
 /* ... the same for a fiber's base, or the fiber's own flags. */
-void pf_fiber_refresh(FiberObject *fiber);
+void pf_scope_refresh_fiber(FiberObject *fiber);
 void pf_scope_adopt(ScopeObject *scope, PfTaskObject *child);
 void pf_scope_disown(PfTaskObject *child);
 /* pf_fiber_enlist, as one born in `base`, which may be NULL: the run. */
@@ -106,16 +106,16 @@ void pf_scope_cancel_again(ScopeObject *scope, PyObject *why);
 /* It has been left: remove it from its fiber's stack. */
 void pf_scope_remove(ScopeObject *scope);
 int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
-int64_t pf_effective_deadline(const FiberObject *fiber);
+int64_t pf_scope_effective_deadline(const FiberObject *fiber);
 
 /* --- cancelled.c --- */
 /* `source`: a scope or a fiber. */
-int pf_raise_cancelled_by(PyObject *source); /* -1 */
+int pf_cancelled_raise_by(PyObject *source); /* -1 */
 /* See PfCancelling. */
 int pf_cancelled_raise_in(FiberObject *fiber);
 void pf_cancelled_retract(FiberObject *fiber);
 static inline PyObject *
-pf_reason_in(PyObject *why)
+pf_scope_reason_in(PyObject *why)
 {
     return PyTuple_GET_ITEM(why, 0);
 }

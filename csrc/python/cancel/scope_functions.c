@@ -12,7 +12,8 @@ static ScopeObject *
 scope_for(PyObject *length, const char *what)
 {
     int64_t ns = -1;
-    if (length != Py_None && pf_seconds(length, "timeout", &ns) < 0) {
+    if (length != Py_None &&
+        pf_arguments_seconds(length, "timeout", &ns) < 0) {
         return NULL;
     }
     if (length != Py_None && ns < 0) {
@@ -90,11 +91,11 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "current_deadline()") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "current_deadline()") == NULL) {
         return NULL;
     }
-    int64_t deadline = pf_effective_deadline(CURRENT(t));
+    int64_t deadline = pf_scope_effective_deadline(CURRENT(t));
     if (deadline == PF_NEVER) {
         Py_RETURN_NONE;
     }
@@ -105,8 +106,8 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
 static bool
 is_fiber_of_another_member(SchedulerObject *s, PyObject *op)
 {
-    return s->team != NULL && PyObject_TypeCheck(op, pf_fiber_type) &&
-           pf_hooks.migrate->together(
+    return s->team != NULL && PyObject_TypeCheck(op, pf_task_fiber_type) &&
+           pf_parts_hooks.migrate->together(
                s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
 }
 
@@ -114,12 +115,12 @@ static PyObject *
 mod_is_ours(PyObject *module, PyObject *op)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
     return PyBool_FromLong(
-        pf_is_task(op) && PF_TASK(op)->scheduled && t->scheduler != NULL &&
+        pf_task_check(op) && PF_TASK(op)->scheduled && t->scheduler != NULL &&
         (PF_TASK(op)->core.scheduler == &t->scheduler->core ||
          is_fiber_of_another_member(t->scheduler, op)));
 }
@@ -127,7 +128,7 @@ mod_is_ours(PyObject *module, PyObject *op)
 static bool
 has_ended(PyObject *op, int outcome)
 {
-    return pf_is_task(op) && PF_TASK(op)->core.state == PF_DONE &&
+    return pf_task_check(op) && PF_TASK(op)->core.state == PF_DONE &&
            PF_TASK(op)->outcome == outcome;
 }
 
@@ -155,7 +156,7 @@ static PyObject *
 mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (nargs != 2 || !PyCallable_Check(args[0])) {
         PyErr_SetString(PyExc_TypeError, "a function and a done-callback");
         return NULL;
@@ -169,7 +170,7 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     fiber->daemon = true;
     FiberObject *self = CURRENT(t);
     ScopeObject *base = self->scope != NULL ? self->scope : self->base;
-    if (pf_active(t, "spawning") == NULL ||
+    if (pf_scheduler_active(t, "spawning") == NULL ||
         pf_scope_enlist(t->scheduler, base, fiber) < 0) {
         Py_CLEAR(fiber);
     } else {

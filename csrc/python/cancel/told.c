@@ -42,13 +42,13 @@ note_of(FiberObject *fiber, bool make)
 {
     ScopeObject *shield;
     while ((shield = innermost_shield(fiber)) == NULL &&
-           pf_rare(fiber)->puller != NULL) {
+           pf_fiber_rare(fiber)->puller != NULL) {
         fiber = fiber->rare->puller;
     }
     if (shield != NULL) {
         return &shield->told;
     }
-    PfRare *rare = make ? pf_rare_of(fiber) : fiber->rare;
+    PfRare *rare = make ? pf_fiber_rare_of(fiber) : fiber->rare;
     if (rare == NULL) {
         if (make) {
             PyErr_Clear();
@@ -78,7 +78,7 @@ pf_told_latest(void)
 static bool
 fiber_is_news(const FiberObject *fiber, size_t told)
 {
-    size_t number = pf_rare(fiber)->cancelled_at;
+    size_t number = pf_fiber_rare(fiber)->cancelled_at;
     return fiber->cancel_called && (number == 0 || number > told);
 }
 
@@ -102,7 +102,7 @@ pf_told_find_news(const FiberObject *fiber)
             found = fiber;
         }
         scope = fiber->base;
-        fiber = scope != NULL ? scope->fiber : pf_rare(fiber)->puller;
+        fiber = scope != NULL ? scope->fiber : pf_fiber_rare(fiber)->puller;
         if (scope == NULL && fiber != NULL) {
             scope = fiber->scope;
         }

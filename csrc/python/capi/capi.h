@@ -4,6 +4,6 @@
 
 #include "python/core/pyinclude.h"
 
-int pf_capsule_init(PyObject *module);
+int pf_capi_init(PyObject *module);
 
 #endif

@@ -42,7 +42,7 @@ static PyObject *body_name;           /* constant after import */
 static FiberObject *
 as_fiber(PyObject *object)
 {
-    if (object != NULL && PyObject_TypeCheck(object, pf_fiber_type)) {
+    if (object != NULL && PyObject_TypeCheck(object, pf_task_fiber_type)) {
         return (FiberObject *)object;
     }
     PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
@@ -136,12 +136,12 @@ body_dealloc(PyObject *op)
     BodyObject *self = (BodyObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     if (self->destroy != NULL) {
-        PyObject *pending = pf_take_exception();
+        PyObject *pending = pystate_take_exception();
         self->destroy(self->arg);
         if (PyErr_Occurred()) {
             PyErr_WriteUnraisable(NULL);
         }
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
     }
     type->tp_free(op);
     Py_DECREF(type);
@@ -176,8 +176,8 @@ api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
     target->body = body;
     target->arg = arg;
     target->destroy = NULL;
-    PyObject *fiber =
-        PyObject_CallOneArg((PyObject *)pf_fiber_type, (PyObject *)target);
+    PyObject *fiber = PyObject_CallOneArg((PyObject *)pf_task_fiber_type,
+                                          (PyObject *)target);
     if (fiber != NULL) {
         target->destroy = destroy; /* from now on it belongs to the fiber */
         ((FiberObject *)fiber)->name = Py_NewRef(body_name);
@@ -198,8 +198,9 @@ api_new(PyObject *target, PyObject *args, PyObject *kwargs)
     if (empty == NULL) {
         return NULL;
     }
-    PyObject *fiber = PyObject_CallFunctionObjArgs(
-        (PyObject *)pf_fiber_type, target, empty, none_for_null(kwargs), NULL);
+    PyObject *fiber =
+        PyObject_CallFunctionObjArgs((PyObject *)pf_task_fiber_type, target,
+                                     empty, none_for_null(kwargs), NULL);
     Py_DECREF(empty);
     return fiber;
 }
@@ -207,7 +208,7 @@ api_new(PyObject *target, PyObject *args, PyObject *kwargs)
 static PyObject *
 api_current(void)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
 }
 
@@ -217,11 +218,11 @@ static PfRare *
 lend(void)
 {
     static PfRare of_a_thread; /* constant after import */
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || CURRENT(t)->fiber.stack == NULL) {
         return t == NULL ? NULL : &of_a_thread;
     }
-    PfRare *rare = pf_rare_of(CURRENT(t));
+    PfRare *rare = pf_fiber_rare_of(CURRENT(t));
     if (rare != NULL) {
         rare->lends++;
     }
@@ -244,7 +245,7 @@ api_switch(PyObject *object, PyObject *value)
     if (lent == NULL) {
         return NULL;
     }
-    PyObject *got = pf_fiber_switch(fiber, none_for_null(value));
+    PyObject *got = pf_switch_to(fiber, none_for_null(value));
     end_lending(lent);
     return got;
 }
@@ -257,7 +258,7 @@ api_throw(PyObject *object, PyObject *exc)
     if (lent == NULL) {
         return NULL;
     }
-    PyObject *got = pf_fiber_throw(fiber, none_for_null(exc));
+    PyObject *got = pf_switch_throw(fiber, none_for_null(exc));
     end_lending(lent);
     return got;
 }
@@ -295,8 +296,8 @@ static int
 api_start(PyObject *object)
 {
     FiberObject *fiber = as_fiber(object);
-    PfThread *t = fiber == NULL ? NULL : pf_this_thread();
-    if (t == NULL || pf_active(t, "start()") == NULL) {
+    PfThread *t = fiber == NULL ? NULL : pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "start()") == NULL) {
         return -1;
     }
     return pf_fiber_start(t->scheduler, fiber);
@@ -305,13 +306,14 @@ api_start(PyObject *object)
 static int
 api_yield(void)
 {
-    PfThread *t = pf_this_thread();
-    PfRare *lent =
-        t == NULL || pf_active(t, "yield_now()") == NULL ? NULL : lend();
+    PfThread *t = pf_thread_this();
+    PfRare *lent = t == NULL || pf_scheduler_active(t, "yield_now()") == NULL
+                       ? NULL
+                       : lend();
     if (lent == NULL) {
         return -1;
     }
-    int rc = pf_yield_now(t);
+    int rc = pf_wait_yield(t);
     end_lending(lent);
     return rc;
 }
@@ -334,14 +336,14 @@ api_sleep(double seconds)
 static PyObject *
 api_park(double timeout)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t deadline;
-    if (t == NULL || pf_active(t, "park()") == NULL ||
+    if (t == NULL || pf_scheduler_active(t, "park()") == NULL ||
         deadline_of(timeout, &deadline) < 0) {
         return NULL;
     }
     PfRare *lent = lend();
-    PyObject *value = lent == NULL ? NULL : pf_park_value(t, deadline);
+    PyObject *value = lent == NULL ? NULL : pf_wait_park(t, deadline);
     if (lent != NULL) {
         end_lending(lent);
     }
@@ -352,13 +354,13 @@ static int
 api_join(PyObject *object, double timeout)
 {
     FiberObject *fiber = as_fiber(object);
-    PfThread *t = fiber == NULL ? NULL : pf_this_thread();
+    PfThread *t = fiber == NULL ? NULL : pf_thread_this();
     int64_t deadline;
     if (t == NULL || deadline_of(timeout, &deadline) < 0) {
         return -1;
     }
     PfRare *lent = lend();
-    int rc = lent == NULL ? -1 : pf_join(t, fiber, deadline);
+    int rc = lent == NULL ? -1 : pf_wait_join(t, fiber, deadline);
     if (lent != NULL) {
         end_lending(lent);
     }
@@ -381,7 +383,7 @@ wait_for(int fd, pf_direction direction, double timeout)
     int64_t length = PF_NEVER;
     if (!(timeout < 0)) { /* no number is none, too */
         PyObject *seconds = PyFloat_FromDouble(timeout);
-        int rc = seconds == NULL ? -1 : pf_length(seconds, &length);
+        int rc = seconds == NULL ? -1 : pf_arguments_length(seconds, &length);
         Py_XDECREF(seconds);
         if (rc < 0) {
             return -1;
@@ -416,18 +418,18 @@ api_wait_writable(int fd, double timeout)
 static int
 api_check_cancelled(void)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "check_cancelled()") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "check_cancelled()") == NULL) {
         return -1;
     }
-    return pf_check_cancelled(CURRENT(t));
+    return pf_cancelling_check(CURRENT(t));
 }
 
 static int
 api_cancel(PyObject *object, PyObject *reason)
 {
     FiberObject *fiber = as_fiber(object);
-    return fiber == NULL ? -1 : pf_fiber_cancel(fiber, none_for_null(reason));
+    return fiber == NULL ? -1 : pf_cancel_fiber(fiber, none_for_null(reason));
 }
 
 static int
@@ -436,7 +438,7 @@ api_unpark(PyObject *object, PyObject *value)
     FiberObject *fiber = as_fiber(object);
     return fiber == NULL
                ? -1
-               : pf_fiber_unpark(PF_TASK(fiber), none_for_null(value));
+               : pf_wait_unpark(PF_TASK(fiber), none_for_null(value));
 }
 
 /* ------------------------------------------------------------- without the GIL */
@@ -446,7 +448,7 @@ api_unpark(PyObject *object, PyObject *value)
 static pf_scheduler *
 scheduler_of(PyObject *object)
 {
-    if (object == NULL || !PyObject_TypeCheck(object, pf_fiber_type)) {
+    if (object == NULL || !PyObject_TypeCheck(object, pf_task_fiber_type)) {
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
@@ -509,8 +511,8 @@ give_stats(void *to, const void *whole, size_t size)
 static int
 api_scheduler_stats(PyFiber_SchedulerStats *stats)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "GetSchedulerStats") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "GetSchedulerStats") == NULL) {
         return -1;
     }
     SchedulerObject *s = t->scheduler;
@@ -518,8 +520,8 @@ api_scheduler_stats(PyFiber_SchedulerStats *stats)
     pf_scheduler_stats_get(&s->core, &counted);
     PyFiber_SchedulerStats whole = {
         .size = sizeof whole,
-        .fibers = (size_t)pf_unfinished(s),
-        .foreground = (size_t)pf_unfinished_foreground(s),
+        .fibers = (size_t)pf_scheduler_unfinished(s),
+        .foreground = (size_t)pf_scheduler_foreground(s),
         .ready = counted.ready,
         .timers = counted.timers,
         .switches = counted.switches,
@@ -534,13 +536,13 @@ api_scheduler_stats(PyFiber_SchedulerStats *stats)
 static int
 api_stack_stats(PyFiber_StackStats *stats)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
     PyFiber_StackStats whole = {
         .size = sizeof whole,
-        .stack_size = pf_load_relaxed(&pf_default_stack_size),
+        .stack_size = pf_load_relaxed(&pf_fiber_default_stack_size),
     };
     for (unsigned i = 0; i < t->engine.pool_count; i++) {
         pf_stack_stats pool;
@@ -558,7 +560,7 @@ api_stack_stats(PyFiber_StackStats *stats)
 static size_t
 api_get_stack_size(void)
 {
-    return pf_load_relaxed(&pf_default_stack_size);
+    return pf_load_relaxed(&pf_fiber_default_stack_size);
 }
 
 static int
@@ -586,7 +588,7 @@ static void
 python_nesting(pf_nesting *now)
 {
     memset(now, 0, sizeof *now);
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     PyThreadState *ts = PyGILState_GetThisThreadState();
     if (ts == NULL) {
         return;
@@ -602,7 +604,7 @@ python_nesting(pf_nesting *now)
 static void
 python_moved(const pf_area *area)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     PyThreadState *ts = PyGILState_GetThisThreadState();
     PyState unused;
     if (ts == NULL) {
@@ -741,13 +743,13 @@ find_functions(PyObject *module)
 }
 
 int
-pf_capsule_init(PyObject *module)
+pf_capi_init(PyObject *module)
 {
     if (find_functions(module) < 0 ||
         PyModule_AddFunctions(module, capsule_methods) < 0) {
         return -1;
     }
-    api.Fiber_Type = pf_fiber_type;
+    api.Fiber_Type = pf_task_fiber_type;
     api.FiberError = pf.fiber_error;
     api.FiberExit = pf.fiber_exit;
     api.Cancelled = pf.cancelled;

@@ -73,7 +73,7 @@ pf_arguments(const char *function, const char *const *names, int required,
 }
 
 PyObject *
-pf_tuple(PyObject *const *items, Py_ssize_t count)
+pf_arguments_tuple(PyObject *const *items, Py_ssize_t count)
 {
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
@@ -95,11 +95,11 @@ dict_of(PyObject *const *values, PyObject *names)
 }
 
 int
-pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-        PyObject **tuple, PyObject **dict)
+pf_arguments_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                  PyObject **tuple, PyObject **dict)
 {
     bool named = kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0;
-    *tuple = pf_tuple(args, nargs);
+    *tuple = pf_arguments_tuple(args, nargs);
     *dict = NULL;
     if (*tuple != NULL && named) {
         *dict = dict_of(args + nargs, kwnames);
@@ -111,11 +111,11 @@ pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
 }
 
 PyObject *
-pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
-        PyObject *kwnames)
+pf_arguments_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
 {
     PyObject *tuple, *dict;
-    if (pf_pack(args, nargs, kwnames, &tuple, &dict) < 0) {
+    if (pf_arguments_pack(args, nargs, kwnames, &tuple, &dict) < 0) {
         return NULL;
     }
     PyObject *self = PyType_Type.tp_call(type, tuple, dict);
@@ -156,13 +156,13 @@ real(PyObject *number, const char *what, double *value)
 }
 
 int
-pf_real(PyObject *number, const char *what, double *value)
+pf_arguments_real(PyObject *number, const char *what, double *value)
 {
     return real(number, what, value);
 }
 
 int64_t
-pf_nanoseconds(double seconds)
+pf_arguments_nanoseconds(double seconds)
 {
     double scaled = seconds * NS_PER_SECOND;
     if (scaled >= 9.2e18) {
@@ -172,37 +172,37 @@ pf_nanoseconds(double seconds)
 }
 
 int
-pf_seconds(PyObject *number, const char *what, int64_t *ns)
+pf_arguments_seconds(PyObject *number, const char *what, int64_t *ns)
 {
     double seconds;
     if (real(number, what, &seconds) < 0) {
         return -1;
     }
-    *ns = pf_nanoseconds(seconds);
+    *ns = pf_arguments_nanoseconds(seconds);
     return 0;
 }
 
 int
-pf_length(PyObject *timeout, int64_t *ns)
+pf_arguments_length(PyObject *timeout, int64_t *ns)
 {
     double seconds;
     *ns = PF_NEVER;
     if (timeout == NULL || timeout == Py_None) {
         return 0;
     }
-    if (pf_real(timeout, "timeout", &seconds) < 0) {
+    if (pf_arguments_real(timeout, "timeout", &seconds) < 0) {
         return -1;
     }
     if (seconds < 0) {
         PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
         return -1;
     }
-    *ns = pf_nanoseconds(seconds);
+    *ns = pf_arguments_nanoseconds(seconds);
     return 0;
 }
 
 int
-pf_too_late(const char *why)
+pf_arguments_too_late(const char *why)
 {
     PyErr_Format(pf.fiber_error,
                  "__init__ comes too late: %s; make a new object", why);
@@ -210,7 +210,7 @@ pf_too_late(const char *why)
 }
 
 PyObject *
-pf_refuse_pickle(PyObject *op, PyObject *ignored)
+pf_arguments_refuse_pickle(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyErr_Format(PyExc_TypeError, "cannot pickle or copy '%.200s' object",
@@ -235,7 +235,7 @@ dealloc_now(PyObject *op, PyTypeObject *type, inquiry clear)
  * (Subclasses made in Python do that themselves; objects that the collector
  * does not track contain no such nesting.) */
 void
-pf_dealloc_with(PyObject *op, inquiry clear)
+pf_arguments_dealloc_with(PyObject *op, inquiry clear)
 {
     PyTypeObject *type = Py_TYPE(op);
     if (!PyType_IS_GC(type)) {
@@ -252,13 +252,13 @@ pf_dealloc_with(PyObject *op, inquiry clear)
 }
 
 void
-pf_dealloc(PyObject *op)
+pf_arguments_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, NULL);
+    pf_arguments_dealloc_with(op, NULL);
 }
 
 PyTypeObject *
-pf_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
+pf_arguments_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {
     spec->flags |= Py_TPFLAGS_IMMUTABLETYPE;
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(

@@ -16,8 +16,9 @@ int pf_arguments(const char *function, const char *const *names, int required,
 
 /* The same for the most common case: one optional argument. */
 static inline int
-pf_optional(const char *function, const char *name, PyObject *const *args,
-            Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
+pf_arguments_optional(const char *function, const char *name,
+                      PyObject *const *args, Py_ssize_t nargs,
+                      PyObject *kwnames, PyObject **out)
 {
     if (PF_LIKELY(kwnames == NULL && nargs <= 1)) {
         if (nargs == 1) {
@@ -29,33 +30,37 @@ pf_optional(const char *function, const char *name, PyObject *const *args,
     return pf_arguments(function, names, 0, args, nargs, kwnames, out);
 }
 
-PyObject *pf_tuple(PyObject *const *items, Py_ssize_t count);
+PyObject *pf_arguments_tuple(PyObject *const *items, Py_ssize_t count);
 /* *args and **kwargs as objects: new references, *kwargs NULL if there are
  * none by name.  0, or -1 with an exception and both NULL. */
-int pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-            PyObject **tuple, PyObject **dict);
+int pf_arguments_pack(PyObject *const *args, Py_ssize_t nargs,
+                      PyObject *kwnames, PyObject **tuple, PyObject **dict);
 /* For arguments that a type's tp_vectorcall does not handle itself: passes
  * them, packed, to __new__ and __init__. */
-PyObject *pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
-                  PyObject *kwnames);
+PyObject *pf_arguments_make(PyObject *type, PyObject *const *args,
+                            Py_ssize_t nargs, PyObject *kwnames);
 
 /* Numbers; convert them before you check a state. 0 or -1. */
-int pf_real(PyObject *number, const char *what, double *value); /* no NaN */
-int pf_seconds(PyObject *number, const char *what, int64_t *ns);
-int pf_length(PyObject *timeout, int64_t *ns); /* of time; None: PF_NEVER */
-int64_t pf_nanoseconds(double seconds);        /* +inf gives PF_NEVER */
+int pf_arguments_real(PyObject *number, const char *what,
+                      double *value); /* no NaN */
+int pf_arguments_seconds(PyObject *number, const char *what, int64_t *ns);
+int pf_arguments_length(PyObject *timeout,
+                        int64_t *ns);             /* of time; None: PF_NEVER */
+int64_t pf_arguments_nanoseconds(double seconds); /* +inf gives PF_NEVER */
 
 /* FiberError: __init__() of an object that is in use.  -1. */
-int pf_too_late(const char *why);
+int pf_arguments_too_late(const char *why);
 
-PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
+PyObject *pf_arguments_refuse_pickle(PyObject *op, PyObject *ignored);
 
 #define PF_FAST(fn) ((PyCFunction)(void (*)(void))(fn))
 #define PF_METHOD(name, fn, doc)                                              \
     {name, PF_FAST(fn), METH_FASTCALL | METH_KEYWORDS, doc}
 #define PF_NO_PICKLE                                                          \
-    {"__reduce__", pf_refuse_pickle, METH_NOARGS, "Raises TypeError."},       \
-        {"__reduce_ex__", pf_refuse_pickle, METH_O, "Raises TypeError."}
+    {"__reduce__", pf_arguments_refuse_pickle, METH_NOARGS,                   \
+     "Raises TypeError."},                                                    \
+        {"__reduce_ex__", pf_arguments_refuse_pickle, METH_O,                 \
+         "Raises TypeError."}
 
 /* For members, with <structmember.h>. */
 #define PF_WEAKREFS(Type)                                                     \
@@ -63,13 +68,13 @@ PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
      NULL}
 
 /* tp_dealloc of a type whose objects own what `clear` drops, or nothing. */
-void pf_dealloc_with(PyObject *op, inquiry clear);
-void pf_dealloc(PyObject *op);
+void pf_arguments_dealloc_with(PyObject *op, inquiry clear);
+void pf_arguments_dealloc(PyObject *op);
 /* Makes a type, adds it to the module; a new reference, or NULL.  It is
  * immutable, as the interpreter's own types are: only then do the
  * interpreter's specialised instructions call tp_vectorcall. */
-PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
-                          PyTypeObject *base);
+PyTypeObject *pf_arguments_add_type(PyObject *module, PyType_Spec *spec,
+                                    PyTypeObject *base);
 
 /* How often a step that must be done is repeated when the user's code raises
  * in it: a trace function is removed when it raises, a signal handler raises

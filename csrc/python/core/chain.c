@@ -41,7 +41,7 @@ link_of(PyObject *op)
 /* We hold the next link while one goes, so what it drops is not the last
  * reference to that. */
 void
-pf_drop_chain(PyObject *op)
+pf_chain_drop_all(PyObject *op)
 {
     while (op != NULL) {
         PyObject *next = Py_REFCNT(op) == 1 ? Py_XNewRef(link_of(op)) : NULL;

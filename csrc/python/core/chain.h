@@ -14,13 +14,13 @@ typedef PyObject *(*pf_link_fn)(PyObject *op);
 void pf_chain_register(PyTypeObject *type, pf_link_fn link_of);
 
 /* Drop the only reference to `op`, and then the chain behind it. */
-void pf_drop_chain(PyObject *op);
+void pf_chain_drop_all(PyObject *op);
 
 static inline void
-pf_drop(PyObject *op)
+pf_chain_drop(PyObject *op)
 {
     if (op != NULL && PF_UNLIKELY(Py_REFCNT(op) == 1)) {
-        pf_drop_chain(op);
+        pf_chain_drop_all(op);
     } else {
         Py_XDECREF(op);
     }
@@ -31,7 +31,7 @@ pf_drop(PyObject *op)
     do {                                                                      \
         PyObject *dropped_ = (PyObject *)(link);                              \
         (link) = NULL;                                                        \
-        pf_drop(dropped_);                                                    \
+        pf_chain_drop(dropped_);                                              \
     } while (0)
 
 #endif

@@ -40,20 +40,20 @@ raise_half_made(const char *module, PyObject *culprit)
 static void
 explain(const char *module)
 {
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     PyObject *name = PyObject_GetAttrString(error, "name");
     PyObject *culprit = name == NULL || !PyUnicode_Check(name)
                             ? NULL
                             : PyImport_GetModule(name);
     if (culprit != NULL && is_half_made(culprit)) {
         raise_half_made(module, name);
-        PyObject *told = pf_take_exception();
+        PyObject *told = pystate_take_exception();
         PyException_SetCause(told, error);
         error = told;
     }
     Py_XDECREF(culprit);
     Py_XDECREF(name);
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
 }
 
 static PyObject *
@@ -78,14 +78,14 @@ PyObject *
 pf_import(const char *name)
 {
     char why[100];
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
     PyOS_snprintf(why, sizeof(why), "while pyfiber imports %s", name);
-    pf_no_switch_begin(t, why); /* shorter than this call */
+    pf_thread_no_switch_begin(t, why); /* shorter than this call */
     PyObject *module = import_whole(name);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     return module;
 }
 

@@ -31,18 +31,18 @@ typedef PyMutex PfMutex;
 /* It is held for some 50 ns, so to look on for a moment is worth it; the
  * interpreter's own lock asks the kernel to run somebody else at once. */
 static inline void
-pf_mutex_take(PyMutex *mutex)
+pf_objlock_take(PyMutex *mutex)
 {
     for (int i = 0; i < 16 && PyMutex_IsLocked(mutex); i++) {
         pf_spin_rest();
     }
-    pf_lock_mutex(mutex);
+    pystate_lock_mutex(mutex);
 }
 
 #define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */
 #define PF_NODE_MUTEX PfMutex *mutex;  /* ... of a place in line */
 #define PF_MUTEX_OF(op) (&(op)->mutex)
-#define PF_LOCK_MUTEX(m) pf_mutex_take(m)
+#define PF_LOCK_MUTEX(m) pf_objlock_take(m)
 #define PF_UNLOCK_MUTEX(m) PyMutex_Unlock(m)
 #define PF_SET_NODE_MUTEX(node, m) ((node)->mutex = (m))
 #define PF_MUTEX_OF_NODE(node) ((node)->mutex)
@@ -73,7 +73,7 @@ typedef struct PfMutex PfMutex;
 #endif
 
 static inline void
-pf_lock_if_any(PfMutex *mutex)
+pf_objlock_lock(PfMutex *mutex)
 {
     if (mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
@@ -81,7 +81,7 @@ pf_lock_if_any(PfMutex *mutex)
 }
 
 static inline void
-pf_unlock_if_any(PfMutex *mutex)
+pf_objlock_unlock(PfMutex *mutex)
 {
     if (mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);

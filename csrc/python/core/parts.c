@@ -2,7 +2,7 @@
 #include "python/core/parts.h"
 
 const PfPart *const *pf_parts;                    /* constant after import */
-PfHooks pf_hooks;                                 /* constant after import */
+PfHooks pf_parts_hooks;                           /* constant after import */
 size_t pf_parts_of_thread, pf_parts_of_scheduler; /* constant after import */
 
 static void
@@ -16,7 +16,7 @@ place(PfKeeps *keeps, size_t *total)
 
 #define TAKE(hook)                                                            \
     if (hooks->hook != NULL) {                                                \
-        pf_hooks.hook = hooks->hook;                                          \
+        pf_parts_hooks.hook = hooks->hook;                                    \
     }
 
 static void

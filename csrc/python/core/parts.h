@@ -93,7 +93,7 @@ typedef struct PfPart {
 } PfPart;
 
 extern const PfPart *const *pf_parts;                    /* ends with NULL */
-extern PfHooks pf_hooks;                                 /* of all parts */
+extern PfHooks pf_parts_hooks;                           /* of all parts */
 extern size_t pf_parts_of_thread, pf_parts_of_scheduler; /* bytes, in all */
 static inline void *
 pf_parts_at(PfThread *t, const PfKeeps *keeps)

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-PfConstants pf;                  /* constant after import */
-PF_ATOMIC(uint8_t) pf_shut_down; /* shared, one word */
+PfConstants pf;                        /* constant after import */
+PF_ATOMIC(uint8_t) pf_state_shut_down; /* shared, one word */
 
 static PyObject *
 new_exception(PyObject *module, const char *name, const char *doc,

@@ -46,11 +46,11 @@ typedef struct PfConstants {
 extern PfConstants pf;
 
 /* Shared, one word: the interpreter is going away, switch no more. */
-extern PF_ATOMIC(uint8_t) pf_shut_down;
+extern PF_ATOMIC(uint8_t) pf_state_shut_down;
 static inline bool
-pf_is_shut_down(void)
+pf_state_is_shut_down(void)
 {
-    return pf_load_relaxed(&pf_shut_down) != 0;
+    return pf_load_relaxed(&pf_state_shut_down) != 0;
 }
 
 int pf_state_init(PyObject *module);

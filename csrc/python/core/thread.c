@@ -18,9 +18,9 @@
 #include "engine/core/thread_end.h"
 #include "engine/stack/overflow.h"
 
-PF_TLS PfThread *pf_tls_thread; /* of a thread */
-PF_TLS bool pf_tls_collecting;  /* of a thread */
-PfThread *pf_threads;           /* shared, behind pf_threads_lock */
+PF_TLS PfThread *pf_thread_current; /* of a thread */
+PF_TLS bool pf_thread_collects;     /* of a thread */
+PfThread *pf_threads;               /* shared, behind pf_threads_lock */
 pf_mutex pf_threads_lock = PF_MUTEX_INIT;
 
 /* The data stack's first chunk and the PyState.  CPython's own chunks are
@@ -33,7 +33,7 @@ pf_mutex pf_threads_lock = PF_MUTEX_INIT;
 PfThread *
 pf_thread_peek(void)
 {
-    return pf_tls_thread;
+    return pf_thread_current;
 }
 
 /* ------------------------------------------------------------- birth, death */
@@ -52,7 +52,7 @@ unlist(PfThread *t)
     pf_mutex_unlock(&pf_threads_lock);
 }
 
-/* The thread state that pf_tls_thread was made for has lost it.  Of a thread. */
+/* The thread state that pf_thread_current was made for has lost it.  Of a thread. */
 static PF_TLS uint64_t ended;
 
 /* thread_ended() will be called.  Of a thread. */
@@ -69,7 +69,7 @@ free_spare(PfThread *t)
 static void
 free_record(PfThread *t)
 {
-    pf_hooks.root->end(t);
+    pf_parts_hooks.root->end(t);
     free_spare(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
@@ -85,16 +85,16 @@ free_record(PfThread *t)
 static void
 end_thread(PfThread *t)
 {
-    pf_no_switch_begin(t, "while its thread ends");
+    pf_thread_no_switch_begin(t, "while its thread ends");
     t->ending = true;
     pystate_hold(t->tstate);
     PF_EACH_PART(part, thread_end) {
         part->thread_end(t);
     }
     unlist(t);
-    pf_hooks.root->drop_posts(t); /* no more can come */
+    pf_parts_hooks.root->drop_posts(t); /* no more can come */
     ended = PyThreadState_GetID(t->tstate);
-    pf_tls_thread = NULL;
+    pf_thread_current = NULL;
     free_record(t);
 }
 
@@ -106,12 +106,13 @@ static void
 thread_gone(PyObject *capsule)
 {
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME); /* not NULL */
-    if (t != pf_tls_thread || pf_is_shut_down() || !pf_hooks.root->runs(t)) {
+    if (t != pf_thread_current || pf_state_is_shut_down() ||
+        !pf_parts_hooks.root->runs(t)) {
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     end_thread(t);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* The fibers of `t` stay suspended for good: the interpreter no longer knows
@@ -121,8 +122,8 @@ tell_left(PfThread *t)
 {
     unlist(t); /* a list of threads would look at its state */
     ended = PyThreadState_GetID(PyThreadState_Get());
-    pf_tls_thread = NULL;
-    pf_hooks.root->tell_left(t);
+    pf_thread_current = NULL;
+    pf_parts_hooks.root->tell_left(t);
 }
 
 static void
@@ -153,10 +154,10 @@ runs_code(PfThread *t)
 static void
 thread_ended(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     end_is_watched = false;
-    if (t == NULL || pf_is_shut_down() || pf_finalizing() ||
-        !pf_hooks.root->runs(t) || runs_code(t)) {
+    if (t == NULL || pf_state_is_shut_down() || pystate_finalizing() ||
+        !pf_parts_hooks.root->runs(t) || runs_code(t)) {
         return;
     }
     PyThreadState *ts = PyGILState_GetThisThreadState();
@@ -164,7 +165,7 @@ thread_ended(void)
     if (!pystate_end_enter(ts, &end)) {
         return;
     }
-    if (!pf_is_shut_down()) { /* not even while this waited for the GIL */
+    if (!pf_state_is_shut_down()) { /* not even while this waited for the GIL */
         end_with_thread(t);
     }
     pystate_end_leave(&end);
@@ -183,7 +184,7 @@ static int
 may_have_record(void)
 {
     const char *why = NULL;
-    if (pf_is_shut_down()) {
+    if (pf_state_is_shut_down()) {
         why = "the interpreter is shutting down: no fibers any more";
     } else if (PyThreadState_GetID(PyThreadState_Get()) == ended) {
         why = "the thread is ending: no fibers any more";
@@ -205,7 +206,7 @@ make_record(FiberObject *root)
         Py_XDECREF(root);
         return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();
     }
-    int rc = pf_thread_init(&t->engine, pf_hooks.root->host, ROOM_SIZE);
+    int rc = pf_thread_init(&t->engine, pf_parts_hooks.root->host, ROOM_SIZE);
     if (rc < 0) {
         PyMem_RawFree(t);
         Py_DECREF(root);
@@ -216,8 +217,8 @@ make_record(FiberObject *root)
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
     t->native = pf_this_native_thread();
-    pf_hooks.root->begin(t, root);
-    pf_mark_collector(t, pf_tls_collecting);
+    pf_parts_hooks.root->begin(t, root);
+    pf_thread_mark_collector(t, pf_thread_collects);
     return t;
 }
 
@@ -231,7 +232,7 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     }
     (void)PyCapsule_SetDestructor(capsule, thread_gone);
     watch_end();
-    pf_tls_thread = t;
+    pf_thread_current = t;
     pf_mutex_lock(&pf_threads_lock);
     t->next = pf_threads;
     pf_threads = t;
@@ -262,11 +263,11 @@ pf_thread_create(void)
     if (may_have_record() < 0) {
         return NULL;
     }
-    FiberObject *root = pf_hooks.root->make();
+    FiberObject *root = pf_parts_hooks.root->make();
     PyObject *dict = root == NULL ? NULL : state_dict();
     PyObject *capsule =
         dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL && capsule != NULL) {
         t = make_record((FiberObject *)Py_NewRef((PyObject *)root));
         if (t != NULL && own(t, dict, capsule) < 0) {
@@ -288,12 +289,12 @@ static PyObject *
 gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (nargs >= 1 && PyUnicode_Check(args[0])) {
-        pf_tls_collecting =
+        pf_thread_collects =
             PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
         if (t != NULL) {
-            pf_mark_collector(t, pf_tls_collecting);
+            pf_thread_mark_collector(t, pf_thread_collects);
         }
     }
     Py_RETURN_NONE;
@@ -334,23 +335,23 @@ at_exit(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL && needs_record()) {
         t = pf_thread_create();
         if (t == NULL) {
             return NULL;
         }
     } else if (t != NULL) {
-        pf_no_switch_begin(t, "while the interpreter shuts down");
+        pf_thread_no_switch_begin(t, "while the interpreter shuts down");
         PF_EACH_PART(part, at_exit) {
             part->at_exit(t);
         }
-        pf_no_switch_end(t);
+        pf_thread_no_switch_end(t);
     }
     if (!PF_FREE_THREADED) { /* there they run meanwhile */
-        forget_others(pf_tls_thread);
+        forget_others(pf_thread_current);
     }
-    pf_store(&pf_shut_down, 1);
+    pf_store(&pf_state_shut_down, 1);
     if (t != NULL) {
         free_spare(t);
     }
@@ -364,7 +365,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
     for (PfThread *each = pf_threads; each != NULL; each = each->next) {
         each->lost = each != t;

@@ -82,27 +82,27 @@ struct PfThread {
     uintptr_t native; /* the system's name of it; see interrupt.h */
 };
 
-extern PF_TLS PfThread *pf_tls_thread;
-extern PF_TLS bool pf_tls_collecting; /* the collector runs here */
-PfThread *pf_thread_create(void);     /* NULL with an exception */
+extern PF_TLS PfThread *pf_thread_current;
+extern PF_TLS bool pf_thread_collects; /* the collector runs here */
+PfThread *pf_thread_create(void);      /* NULL with an exception */
 static inline PfThread *
-pf_this_thread(void)
+pf_thread_this(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return PF_LIKELY(t != NULL) ? t : pf_thread_create();
 }
 /* Where an object that has just died may be kept; NULL: it may not. */
 static inline PfSpare *
-pf_place_to_spare(PfSpareKind kind)
+pf_thread_place_to_spare(PfSpareKind kind)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return PF_LIKELY(t != NULL && t->spare[kind].count != PF_MOST_SPARE)
                ? &t->spare[kind]
                : NULL;
 }
 /* They are going to be freed; no others are kept from then on. */
 static inline void *
-pf_empty_spare(PfThread *t, PfSpareKind kind)
+pf_thread_empty_spare(PfThread *t, PfSpareKind kind)
 {
     void *first = t->spare[kind].first;
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
@@ -129,7 +129,7 @@ pf_thread_unpend(PfThread *t, uint32_t reasons)
 }
 /* Between the two calls no switch is allowed. */
 static inline void
-pf_no_switch_begin(PfThread *t, const char *why)
+pf_thread_no_switch_begin(PfThread *t, const char *why)
 {
     if (t->no_switch++ == 0) {
         t->no_switch_why = why;
@@ -137,7 +137,7 @@ pf_no_switch_begin(PfThread *t, const char *why)
     pf_thread_pend(t, PF_PENDING_NO_SWITCH);
 }
 static inline void
-pf_no_switch_end(PfThread *t)
+pf_thread_no_switch_end(PfThread *t)
 {
     if (--t->no_switch == 0) {
         pf_thread_unpend(t, PF_PENDING_NO_SWITCH);
@@ -147,7 +147,7 @@ pf_no_switch_end(PfThread *t)
 /* The collector begins or ends on the running fiber's stack.  Greenlets may
  * still switch meanwhile; only this fiber must not be left. */
 static inline void
-pf_mark_collector(PfThread *t, bool runs)
+pf_thread_mark_collector(PfThread *t, bool runs)
 {
     t->collecting = runs ? t->engine.current : NULL;
     if (runs) {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #endif
 
-int pf_c_limit; /* constant after import */
+int pystate_c_most; /* constant after import */
 
 /* ---------------------------------------------------------- watching calls */
 
@@ -46,7 +46,7 @@ ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 bool
 pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered)
 {
-    bool may_set = PY_VERSION_HEX < 0x030D0000 || pf_attached() == ts;
+    bool may_set = PY_VERSION_HEX < 0x030D0000 || pystate_attached() == ts;
     if (!setter_stores || !may_set) {
         return false;
     }
@@ -119,12 +119,12 @@ symbol(const char *name)
 
 #if PF_HAS_STACK_LIMITS
 
-pf_set_protection_fn pf_set_protection;     /* constant after import */
-pf_reset_protection_fn pf_reset_protection; /* constant after import */
+pf_set_protection_fn pystate_set_protection;     /* constant after import */
+pf_reset_protection_fn pystate_reset_protection; /* constant after import */
 
 #if PF_HAS_DEFERRED
 
-size_t pf_c_stack_refs_offset; /* constant after import */
+size_t pystate_c_stack_refs_offset; /* constant after import */
 
 /* Called by the interpreter from a function that has such a reference on its
  * stack, somewhere between here and `base`: the one word of the thread state's
@@ -145,7 +145,7 @@ find_c_stack_refs(PyObject *base, PyObject *ignored)
             count++;
         }
     }
-    pf_c_stack_refs_offset = count == 1 ? found : 0;
+    pystate_c_stack_refs_offset = count == 1 ? found : 0;
     return PyLong_FromLong(0);
 }
 
@@ -167,7 +167,7 @@ lookup_c_stack_refs(void)
     Py_XDECREF(type);
     Py_XDECREF(fn);
     Py_XDECREF(place);
-    if (rc == 0 && pf_c_stack_refs_offset == 0) {
+    if (rc == 0 && pystate_c_stack_refs_offset == 0) {
         PyErr_SetString(PyExc_ImportError,
                         "pyfiber does not know this release of free-threaded "
                         "CPython: its thread state looks different");
@@ -176,7 +176,7 @@ lookup_c_stack_refs(void)
     return rc < 0 ? -1 : 0;
 }
 
-uint8_t pf_deferred_bit; /* constant after import; 0: not found */
+uint8_t pystate_deferred_bit; /* constant after import; 0: not found */
 
 /* Which bit of an object's says that only the collector frees it. */
 static int
@@ -188,7 +188,7 @@ lookup_deferred_bit(void)
     }
     uint8_t before = list->ob_gc_bits;
     if (PyUnstable_Object_EnableDeferredRefcount(list)) {
-        pf_deferred_bit = list->ob_gc_bits ^ before;
+        pystate_deferred_bit = list->ob_gc_bits ^ before;
     }
     Py_DECREF(list);
     return 0;
@@ -249,11 +249,11 @@ pystate_lookup(void)
     if (pystate_check_layout() < 0) {
         return -1;
     }
-    pf_set_protection = (pf_set_protection_fn)symbol(
+    pystate_set_protection = (pf_set_protection_fn)symbol(
         "PyUnstable_ThreadState_SetStackProtection");
-    pf_reset_protection = (pf_reset_protection_fn)symbol(
+    pystate_reset_protection = (pf_reset_protection_fn)symbol(
         "PyUnstable_ThreadState_ResetStackProtection");
-    if (pf_set_protection == NULL || pf_reset_protection == NULL) {
+    if (pystate_set_protection == NULL || pystate_reset_protection == NULL) {
         PyErr_SetString(PyExc_ImportError,
                         "this CPython 3.14 cannot be told about other stacks "
                         "than its own: pyfiber needs 3.14.2 or later");
@@ -277,7 +277,7 @@ pystate_lookup(void)
      * since its headers: the rest here, plus the few units that the present
      * import uses.  Limits have always been multiples of 500. */
     int left = PyThreadState_Get()->c_recursion_remaining;
-    pf_c_limit = (left + 499) / 500 * 500;
+    pystate_c_most = (left + 499) / 500 * 500;
 #endif
     setter_stores = symbol("_Py_Executors_InvalidateAll") == NULL;
     return 0;
@@ -294,7 +294,7 @@ pystate_lookup(void)
 static void
 lock_list(void)
 {
-    pf_lock_mutex(list_mutex);
+    pystate_lock_mutex(list_mutex);
 }
 
 static void

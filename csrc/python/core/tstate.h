@@ -132,23 +132,23 @@ typedef struct PyCStackRef {
     struct PyCStackRef *next;
 } PyCStackRef;
 
-extern uint8_t pf_deferred_bit; /* in an object's ob_gc_bits */
+extern uint8_t pystate_deferred_bit; /* in an object's ob_gc_bits */
 
 /* Where the first one stands in the thread state, behind its public part,
  * which is not the same in each patch release: pystate_lookup finds it. */
-extern size_t pf_c_stack_refs_offset;
+extern size_t pystate_c_stack_refs_offset;
 static inline PyCStackRef **
 pystate_c_stack_refs(PyThreadState *ts)
 {
-    return (PyCStackRef **)(void *)((char *)ts + pf_c_stack_refs_offset);
+    return (PyCStackRef **)(void *)((char *)ts + pystate_c_stack_refs_offset);
 }
 #endif
 
 #if PF_HAS_STACK_LIMITS
 typedef int (*pf_set_protection_fn)(PyThreadState *, void *, size_t);
 typedef void (*pf_reset_protection_fn)(PyThreadState *);
-extern pf_set_protection_fn pf_set_protection;
-extern pf_reset_protection_fn pf_reset_protection;
+extern pf_set_protection_fn pystate_set_protection;
+extern pf_reset_protection_fn pystate_reset_protection;
 #endif
 
 /* 3.12 and 3.13 count C recursion instead of checking the stack pointer, and
@@ -167,7 +167,7 @@ extern pf_reset_protection_fn pf_reset_protection;
 #else
 #define PF_DEAREST_UNIT 1760
 #endif
-extern int pf_c_limit; /* the main thread's */
+extern int pystate_c_most; /* the main thread's */
 
 static inline int
 pystate_py_limit(PyThreadState *ts)
@@ -503,9 +503,9 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     Py_XDECREF(st->executor); /* runs no code */
     st->executor = NULL;
     if (st->stack_low != NULL) {
-        (void)pf_set_protection(ts, st->stack_low, st->stack_size);
+        (void)pystate_set_protection(ts, st->stack_low, st->stack_size);
     } else {
-        pf_reset_protection(ts);
+        pystate_reset_protection(ts);
     }
 #endif
     ts->context = *context;
@@ -556,9 +556,9 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 #if PF_HAS_STACK_LIMITS
     pystate_set_stack(st, low, size);
     if (low != NULL) {
-        (void)pf_set_protection(ts, st->stack_low, st->stack_size);
+        (void)pystate_set_protection(ts, st->stack_low, st->stack_size);
     } else {
-        pf_reset_protection(ts);
+        pystate_reset_protection(ts);
     }
 #else
     (void)ts, (void)st, (void)low, (void)size;
@@ -591,7 +591,7 @@ pystate_c_units(size_t stack_size)
 #else
     size_t units = stack_size / PF_CHEAPEST_UNIT;
 #endif
-    return units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
+    return units < (size_t)pystate_c_most ? (int)units : pystate_c_most;
 }
 #endif
 
@@ -1204,7 +1204,8 @@ static inline bool
 pystate_is_deferred(PyObject *op)
 {
 #if PF_HAS_DEFERRED
-    return PyFunction_Check(op) && (op->ob_gc_bits & pf_deferred_bit) != 0;
+    return PyFunction_Check(op) &&
+           (op->ob_gc_bits & pystate_deferred_bit) != 0;
 #else
     (void)op;
     return false;
@@ -1227,7 +1228,7 @@ PyAPI_FUNC(PyLockStatus) _PyMutex_LockTimed(PyMutex *, int64_t, int);
 
 /* As PyMutex_Lock, but the thread stays attached while it waits. */
 static inline void
-pf_lock_mutex(PyMutex *mutex)
+pystate_lock_mutex(PyMutex *mutex)
 {
     uint8_t unlocked = 0;
     if (!_Py_atomic_compare_exchange_uint8(&mutex->_bits, &unlocked, 1)) {
@@ -1241,7 +1242,7 @@ pf_lock_mutex(PyMutex *mutex)
 /* Under a lock that its end takes as well: a reference to one that was prepared
  * before; false: it is dying. */
 static inline void
-pf_prepare_try_incref(PyObject *op)
+pystate_prepare_try_incref(PyObject *op)
 {
 #if PF_FREE_THREADED
     PyUnstable_EnableTryIncRef(op);
@@ -1250,7 +1251,7 @@ pf_prepare_try_incref(PyObject *op)
 #endif
 }
 static inline bool
-pf_try_incref(PyObject *op)
+pystate_try_incref(PyObject *op)
 {
 #if PF_FREE_THREADED
     return PyUnstable_TryIncRef(op) != 0;
@@ -1263,7 +1264,7 @@ pf_try_incref(PyObject *op)
 /* --- exceptions in flight --- */
 
 static inline PyObject *
-pf_take_exception(void)
+pystate_take_exception(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     return PyErr_GetRaisedException();
@@ -1285,7 +1286,7 @@ pf_take_exception(void)
 
 /* Steals a reference.  NULL, if none was taken, changes nothing. */
 static inline void
-pf_restore_exception(PyObject *exc)
+pystate_restore_exception(PyObject *exc)
 {
     if (exc == NULL) {
         return;
@@ -1307,7 +1308,7 @@ bool pystate_knows_native(uint64_t number);
 
 /* The thread state that holds the GIL on this thread, or NULL. */
 static inline PyThreadState *
-pf_attached(void)
+pystate_attached(void)
 {
 #if PY_VERSION_HEX >= 0x030D0000
     return PyThreadState_GetUnchecked();
@@ -1317,7 +1318,7 @@ pf_attached(void)
 }
 
 static inline bool
-pf_finalizing(void)
+pystate_finalizing(void)
 {
 #if PY_VERSION_HEX >= 0x030D0000
     return Py_IsFinalizing();
@@ -1330,14 +1331,14 @@ pf_finalizing(void)
  * the collector might look at everything.  Nothing waits, no code runs and no
  * last reference is dropped meanwhile.  With a GIL that is so anyway. */
 static inline void
-pf_stop_others(void)
+pystate_stop_others(void)
 {
 #if PF_FREE_THREADED
     _PyEval_StopTheWorld(PyInterpreterState_Get());
 #endif
 }
 static inline void
-pf_let_others_go(void)
+pystate_let_others_go(void)
 {
 #if PF_FREE_THREADED
     _PyEval_StartTheWorld(PyInterpreterState_Get());

@@ -15,7 +15,7 @@ pf_world_ref(const PfThread *owner, PyObject *const *field)
 bool
 pf_world_hold(PyObject *op)
 {
-    if (pf_try_incref(op)) {
+    if (pystate_try_incref(op)) {
         return true;
     }
     bool stopped = pf_world_stop(NULL);

@@ -7,7 +7,7 @@
  * or drops a reference.
  *
  * Frames of a fiber that runs on another thread, or may at any time, are not
- * given away: pf_stack_calls has what a report needs of them.
+ * given away: pf_calls_of has what a report needs of them.
  */
 #ifndef PF_CORE_WORLD_H
 #define PF_CORE_WORLD_H
@@ -20,7 +20,7 @@
 static inline bool
 pf_world_moves(const PfThread *owner)
 {
-    return PF_FREE_THREADED && (owner == NULL || owner != pf_tls_thread);
+    return PF_FREE_THREADED && (owner == NULL || owner != pf_thread_current);
 }
 
 /* Not within each other, nor with a mutex held.  True: it has stopped them. */
@@ -29,7 +29,7 @@ pf_world_stop(const PfThread *owner)
 {
     bool stops = pf_world_moves(owner);
     if (stops) {
-        pf_stop_others();
+        pystate_stop_others();
     }
     return stops;
 }
@@ -37,7 +37,7 @@ static inline void
 pf_world_start(bool stopped)
 {
     if (stopped) {
-        pf_let_others_go();
+        pystate_let_others_go();
     }
 }
 

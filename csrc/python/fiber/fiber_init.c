@@ -30,7 +30,7 @@ convert_name(Given *given, PyObject *name)
     if (name == NULL || name == Py_None) {
         return 0;
     }
-    given->name = pf_as_name(name);
+    given->name = pf_name_check(name);
     return given->name == NULL ? -1 : 0;
 }
 
@@ -74,7 +74,7 @@ static int
 convert_target(Given *given, FiberObject *self, PyObject *target)
 {
     if (target == NULL || target == Py_None) {
-        if (Py_TYPE(self) != pf_fiber_type) {
+        if (Py_TYPE(self) != pf_task_fiber_type) {
             return 0;
         }
         PyErr_SetString(PyExc_TypeError,
@@ -82,7 +82,7 @@ convert_target(Given *given, FiberObject *self, PyObject *target)
                         "run()");
         return -1;
     }
-    if (pf_check_function("Fiber()", target) < 0) {
+    if (pf_call_check("Fiber()", target) < 0) {
         return -1;
     }
     given->target = Py_NewRef(target);
@@ -205,8 +205,8 @@ pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
         convert_context(&given, context) == 0) {
         rc = take_given(self, &given);
     }
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     drop_given(&given);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return rc;
 }

@@ -37,7 +37,7 @@ fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     FiberObject *self = pf_fiber_make(type);
     if (self != NULL) {
         self->parent =
-            (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+            (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_thread_current));
     }
     return (PyObject *)self;
 }
@@ -49,17 +49,17 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     if (nargs == 1 && kwnames == NULL && args[0] != Py_None) {
-        FiberObject *self = pf_check_function("Fiber()", args[0]) < 0
+        FiberObject *self = pf_call_check("Fiber()", args[0]) < 0
                                 ? NULL
                                 : pf_fiber_make((PyTypeObject *)type);
         if (self != NULL) {
-            self->parent =
-                (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+            self->parent = (FiberObject *)Py_NewRef(
+                (PyObject *)CURRENT(pf_thread_current));
             self->target = Py_NewRef(args[0]);
         }
         return (PyObject *)self;
     }
-    return pf_make(type, args, nargs, kwnames);
+    return pf_arguments_make(type, args, nargs, kwnames);
 }
 
 /* See chain.h. */
@@ -118,7 +118,7 @@ visit_target(FiberObject *self, visitproc visit, void *arg)
         Py_VISIT(self->target);
         return 0;
     }
-    return self->target == NULL || pf_is_shut_down()
+    return self->target == NULL || pf_state_is_shut_down()
                ? 0
                : pystate_visit_uncounted(self->target, visit, arg);
 }
@@ -136,7 +136,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->parent);
     Py_VISIT(self->context);
     if (self->scope != NULL) {
-        int rc = pf_hooks.cancelling->traverse(self, visit, arg);
+        int rc = pf_parts_hooks.cancelling->traverse(self, visit, arg);
         if (rc != 0) {
             return rc;
         }
@@ -148,13 +148,13 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
     if (self->fiber.stack != NULL && self->saved != NULL) {
-        int rc = pf_trace_traverse(self->saved->trace, visit, arg);
+        int rc = pf_tracing_traverse(self->saved->trace, visit, arg);
         if (rc != 0) {
             return rc;
         }
     }
     if (tells_of_frames(self, arg)) {
-        int rc = pystate_traverse(pf_fiber_state(self), visit, arg);
+        int rc = pystate_traverse(pf_pack_state_of(self), visit, arg);
         if (rc != 0) {
             return rc;
         }
@@ -176,9 +176,9 @@ is_alive(FiberObject *self)
 static void
 outlive(FiberObject *self)
 {
-    if (!pf_fiber_can_unwind(self)) {
+    if (!pf_unwind_may(self)) {
         bool stopped = pf_world_stop(self->thread);
-        bool runs = !pf_fiber_can_unwind(self);
+        bool runs = !pf_unwind_may(self);
         if (runs) {
             Py_INCREF(self);
             self->held = true;
@@ -188,8 +188,9 @@ outlive(FiberObject *self)
             return;
         }
     }
-    if (self->thread == pf_tls_thread && !pf_must_stay(self->thread)) {
-        pf_fiber_unwind(self->thread, self);
+    if (self->thread == pf_thread_current &&
+        !pf_home_must_stay(self->thread)) {
+        pf_unwind_fiber(self->thread, self);
     } else {
         pf_pending_leave(self->thread, Py_NewRef((PyObject *)self));
     }
@@ -204,9 +205,9 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->callbacks);
     }
     if (self->greenlet != NULL) {
-        pf_hooks.view_done(self); /* it holds the fiber */
+        pf_parts_hooks.view_done(self); /* it holds the fiber */
     }
-    if (is_alive(self) && !pf_is_shut_down()) {
+    if (is_alive(self) && !pf_state_is_shut_down()) {
         outlive(self); /* its class has __del__ in place of our finalizer */
     }
     if (self->fiber.stack != NULL) {
@@ -240,14 +241,14 @@ keep_one(PyObject *op, void *list)
 static void
 keep_referents(FiberObject *self)
 {
-    if (!PF_TRAVERSES_ALL || !pf_tls_collecting ||
+    if (!PF_TRAVERSES_ALL || !pf_thread_collects ||
         !has_frames_of_its_own(self)) {
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *list = PyList_New(0);
     if (list == NULL ||
-        pystate_traverse(pf_fiber_state(self), keep_one, list) < 0) {
+        pystate_traverse(pf_pack_state_of(self), keep_one, list) < 0) {
         PyErr_Clear();
     }
     PfRare *rare = list == NULL ? NULL : pf_task_rare_of(PF_TASK(self));
@@ -256,7 +257,7 @@ keep_referents(FiberObject *self)
     } else {
         PyErr_Clear(); /* no memory: better lost than freed too early */
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* The collector has found the fiber to be garbage, and so its scheduler, which
@@ -266,7 +267,7 @@ static void
 finalize_scheduler(FiberObject *self)
 {
     pf_scheduler *s = self->core.scheduler;
-    if (PF_FREE_THREADED && pf_tls_collecting && self->scheduled &&
+    if (PF_FREE_THREADED && pf_thread_collects && self->scheduled &&
         s != NULL && is_alive(self)) {
         PyObject_CallFinalizer((PyObject *)SCHEDULER_OF(s));
     }
@@ -278,7 +279,7 @@ fiber_finalize(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
     self->finalized = true;
-    if (pf_is_shut_down()) {
+    if (pf_state_is_shut_down()) {
         return;
     }
     finalize_scheduler(self);
@@ -310,7 +311,7 @@ static bool
 dies_at_exit(FiberObject *self)
 {
     return !PF_FREE_THREADED || !is_alive(self) ||
-           self->thread == pf_tls_thread ||
+           self->thread == pf_thread_current ||
            pf_task_revived_for((PyObject *)self, keep_for_good);
 }
 
@@ -321,7 +322,7 @@ finalize_again(FiberObject *self)
 {
     PyObject *op = (PyObject *)self;
     bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_unhandled_has(op);
-    if (pf_is_shut_down()) {
+    if (pf_state_is_shut_down()) {
         return dies_at_exit(self);
     }
     if (!unseen && !is_alive(self)) {
@@ -343,16 +344,16 @@ static void
 let_go(FiberObject *self)
 {
     if (self->fiber.stack != NULL && self->thread != NULL) {
-        pf_live_unlink(self); /* shutting down: the stack is not touched */
+        pf_fiber_unlink(self); /* shutting down: the stack is not touched */
         if (self->base != NULL) {
-            pf_hooks.cancelling->disown(PF_TASK(self));
+            pf_parts_hooks.cancelling->disown(PF_TASK(self));
         }
     }
     /* It entered a scope after its end, in code that its end ran, say. */
     if (self->scope != NULL) {
-        pf_hooks.cancelling->ends_inside(self, Py_None);
+        pf_parts_hooks.cancelling->ends_inside(self, Py_None);
     }
-    if (pf_rare(self)->slots != NULL) {
+    if (pf_fiber_rare(self)->slots != NULL) {
         pf_locals_clear(self);
     }
     pf_fiber_leave_stack(thread_of(self), &self->fiber);
@@ -380,7 +381,7 @@ fiber_dealloc(PyObject *op)
      * finalize. */
     bool plain = self->core.state == PF_DONE &&
                  self->outcome != PF_OUTCOME_FAILED &&
-                 Py_TYPE(op) == pf_fiber_type;
+                 Py_TYPE(op) == pf_task_fiber_type;
     if (!plain &&
         (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
         return;
@@ -415,16 +416,17 @@ fiber_switch(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
     PyObject *value = Py_None;
-    if (pf_optional("switch", "value", args, nargs, kwnames, &value) < 0) {
+    if (pf_arguments_optional("switch", "value", args, nargs, kwnames,
+                              &value) < 0) {
         return NULL;
     }
-    return pf_fiber_switch((FiberObject *)self, value);
+    return pf_switch_to((FiberObject *)self, value);
 }
 
 static PyObject *
 fiber_throw(PyObject *self, PyObject *exc)
 {
-    return pf_fiber_throw((FiberObject *)self, exc);
+    return pf_switch_throw((FiberObject *)self, exc);
 }
 
 /* ------------------------------------------------------------------ scheduling */
@@ -433,10 +435,10 @@ static PyObject *
 fiber_start(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "start()") == NULL ||
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "start()") == NULL ||
         pf_fiber_start(t->scheduler, (FiberObject *)op) < 0 ||
-        pf_preempt() < 0) {
+        pf_explore_preempt() < 0) {
         return NULL;
     }
     return Py_NewRef(op);
@@ -445,21 +447,22 @@ fiber_start(PyObject *op, PyObject *ignored)
 /* --------------------------------------------------------------- as a task */
 
 int
-pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
-              int64_t deadline)
+pf_fiber_type_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
+                   int64_t deadline)
 {
     (void)timeout;
-    return pf_join(t, (FiberObject *)(void *)task, deadline);
+    return pf_wait_join(t, (FiberObject *)(void *)task, deadline);
 }
 
 int
-pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason)
+pf_fiber_type_cancel(PfTaskObject *task, PyObject *reason)
 {
-    return pf_hooks.cancelling->cancel((FiberObject *)(void *)task, reason);
+    return pf_parts_hooks.cancelling->cancel((FiberObject *)(void *)task,
+                                             reason);
 }
 
 const PfTaskOps pf_fiber_ops = {
-    .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
+    .core = PF_FIBER_CORE_OPS(pf_switch_run, pf_switch_reap),
     PF_FIBER_OPS,
 };
 
@@ -529,7 +532,7 @@ static PyMethodDef fiber_methods[] = {
     PF_METHOD("cancel", pf_task_cancel, cancel_doc),
     PF_METHOD("unpark", pf_task_unpark, unpark_doc),
     {"add_done_callback", pf_task_add_done_callback, METH_O, callback_doc},
-    {"stack", pf_fiber_stack, METH_NOARGS, stack_doc},
+    {"stack", pf_look_stack, METH_NOARGS, stack_doc},
     {"__reduce__", pf_task_reduce, METH_NOARGS, "Raises TypeError."},
     {"__reduce_ex__", pf_task_reduce, METH_O, "Raises TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
@@ -563,11 +566,11 @@ static PyType_Slot fiber_slots[] = {
     {Py_tp_finalize, fiber_finalize},
     {Py_tp_traverse, fiber_traverse},
     {Py_tp_clear, fiber_clear},
-    {Py_tp_repr, pf_fiber_repr},
+    {Py_tp_repr, pf_look_repr},
     {Py_tp_methods, fiber_methods},
-    {Py_tp_getset, pf_fiber_getset},
+    {Py_tp_getset, pf_look_getset},
     {Py_tp_members, fiber_members},
-    {Py_am_await, pf_await_self},
+    {Py_am_await, pf_task_await},
     {0, NULL},
 };
 

@@ -27,22 +27,22 @@ extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */
 #define PF_FIBER_CORE_OPS(run_, reap_)                                        \
     {                                                                         \
         .message = {pf_task_arrived},                                         \
-        .first = pf_fiber_first,                                              \
+        .first = pf_switch_first,                                             \
         .run = (run_),                                                        \
         .reap = (reap_),                                                      \
-        .posted = pf_fiber_posted,                                            \
+        .posted = pf_wait_posted,                                             \
         .reads = offsetof(FiberObject, fiber.context.handle) -                \
                  offsetof(FiberObject, core),                                 \
         .releases =                                                           \
             offsetof(FiberObject, args) - offsetof(FiberObject, core),        \
     }
 /* ... and what users see of them. */
-int pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
-                  int64_t deadline);
-int pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason);
+int pf_fiber_type_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
+                       int64_t deadline);
+int pf_fiber_type_cancel(PfTaskObject *task, PyObject *reason);
 #define PF_FIBER_OPS                                                          \
-    .noun = "fiber", .nature = "a stack", .name_of = pf_fiber_name_of,        \
-    .join = pf_fiber_join, .cancel = pf_fiber_cancel_task,                    \
-    .unpark = pf_fiber_unpark, .permit_value = offsetof(FiberObject, value)
+    .noun = "fiber", .nature = "a stack", .name_of = pf_name_of_task,         \
+    .join = pf_fiber_type_join, .cancel = pf_fiber_type_cancel,               \
+    .unpark = pf_wait_unpark, .permit_value = offsetof(FiberObject, value)
 
 #endif

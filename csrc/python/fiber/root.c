@@ -36,13 +36,13 @@ static void
 begin(PfThread *t, FiberObject *root)
 {
     root->fiber = t->engine.root;
-    pf_set_kind(&root->core, &pf_fiber_ops);
+    pf_task_set_kind(&root->core, &pf_fiber_ops);
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
     root->thread = t;
     t->root = root;
     t->engine.current = &root->fiber;
-    pf_packing_reset(t);
+    pf_pack_reset(t);
 }
 
 static bool
@@ -71,8 +71,7 @@ end(PfThread *t)
 static FiberObject *
 find_suspended(FiberObject *f)
 {
-    while (f != NULL &&
-           (pf_fiber_kind(f)->is_part || !pf_fiber_can_unwind(f))) {
+    while (f != NULL && (pf_fiber_kind(f)->is_part || !pf_unwind_may(f))) {
         f = f->next;
     }
     return f;
@@ -94,10 +93,10 @@ unwind_all(PfThread *t)
     FiberObject *fiber;
     pf_pending_take_posts(t);
     while ((fiber = hold_suspended(t)) != NULL) {
-        pf_fiber_unwind(t, fiber);
+        pf_unwind_fiber(t, fiber);
         Py_DECREF(fiber);
     }
-    pf_trace_free_spares(t);
+    pf_tracing_free_spares(t);
 }
 
 static void
@@ -124,7 +123,7 @@ free_spare(PfThread *t)
 }
 
 static const PfRootOps root = {
-    .host = &pf_python_host,
+    .host = &pf_switch_host,
     .make = make,
     .begin = begin,
     .runs = runs,
@@ -133,7 +132,7 @@ static const PfRootOps root = {
     .tell_left = tell_left,
 };
 
-const PfPart pf_fibers_part = {
+const PfPart pf_root_part = {
     .hooks = {.root = &root, .plain_fiber = &pf_fiber_ops},
     .thread_end = unwind_all,
     .thread_lost = pf_waitq_forget_thread,
@@ -147,11 +146,11 @@ const PfPart pf_fibers_part = {
 static void
 clear_locals(PfThread *t)
 {
-    for (int i = 0; i < 8 && pf_rare(t->root)->slots != NULL; i++) {
+    for (int i = 0; i < 8 && pf_fiber_rare(t->root)->slots != NULL; i++) {
         pf_locals_clear(t->root);
     }
 }
 
-const PfPart pf_locals_part = {
+const PfPart pf_root_locals_part = {
     .thread_end = clear_locals,
 };

@@ -4,7 +4,7 @@
 
 #include "python/core/parts.h"
 
-extern const PfPart pf_fibers_part;
-extern const PfPart pf_locals_part; /* of the root, which end last */
+extern const PfPart pf_root_part;
+extern const PfPart pf_root_locals_part; /* of the root, which end last */
 
 #endif

@@ -130,13 +130,13 @@ _Static_assert(offsetof(GrainPoolObject, turn) == offsetof(PfTaskObject, core),
 static inline GrainObject *
 pf_grain_of(pf_task *task)
 {
-    return (GrainObject *)(void *)pf_object_of(task);
+    return (GrainObject *)(void *)pf_task_object(task);
 }
 
 static inline GrainPoolObject *
-pf_pool_of(pf_task *task)
+pf_grain_pool_of(pf_task *task)
 {
-    return (GrainPoolObject *)(void *)pf_object_of(task);
+    return (GrainPoolObject *)(void *)pf_task_object(task);
 }
 
 /* Only while it has one. */
@@ -150,7 +150,7 @@ static inline bool
 pf_grain_is_here(GrainObject *g)
 {
     return g->core.scheduler != NULL &&
-           pf_grain_scheduler(g)->thread == pf_tls_thread;
+           pf_grain_scheduler(g)->thread == pf_thread_current;
 }
 
 /* --- grain_type.c --- */
@@ -197,7 +197,7 @@ int pf_grain_post_cancel(GrainObject *g, PyObject *why);
 int pf_grain_post_leave(GrainObject *g);
 int pf_grain_post_attach(SchedulerObject *s, GrainObject *g);
 void pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits);
-extern PyType_Spec pf_notice_spec;
+extern PyType_Spec pf_grain_notice_spec;
 
 /* --- grain_move.c --- */
 int pf_grain_attach(SchedulerObject *s, GrainObject *g);
@@ -224,25 +224,27 @@ PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
 void pf_grains_poke(SchedulerObject *s);
 bool pf_grains_ask_again(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);
-extern const PfTaskOps pf_runner_ops;
+extern const PfTaskOps pf_grain_runner_ops;
 static inline bool
-pf_is_runner(const FiberObject *fiber)
+pf_grain_is_runner(const FiberObject *fiber)
 {
-    return pf_fiber_kind(fiber) == &pf_runner_ops;
+    return pf_fiber_kind(fiber) == &pf_grain_runner_ops;
 }
-void pf_turn_failed(SchedulerObject *s, pf_task *task); /* a no_turn */
+void pf_grain_turn_failed(SchedulerObject *s, pf_task *task); /* a no_turn */
 
 /* --- grain_run.c --- */
-extern PyMethodDef pf_runner_method;
+extern PyMethodDef pf_grain_runner_method;
 
 /* --- grain_pool.c --- */
-extern PyType_Spec pf_pool_spec;
-void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
-void pf_pool_bind(GrainPoolObject *pool, SchedulerObject *s); /* or NULL */
-int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
-void pf_pool_forget(GrainObject *g); /* its policy need not know about it */
-void pf_pool_leave(GrainObject *g);  /* and its scheduler */
-void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
+extern PyType_Spec pf_grain_pool_spec;
+void pf_grain_pool_add(GrainPoolObject *pool, GrainObject *g);
+void pf_grain_pool_bind(GrainPoolObject *pool,
+                        SchedulerObject *s); /* or NULL */
+int pf_grain_pool_enter(GrainPoolObject *pool, GrainObject *g);
+void
+pf_grain_pool_forget(GrainObject *g); /* its policy need not know about it */
+void pf_grain_pool_leave(GrainObject *g); /* and its scheduler */
+void pf_grain_pool_ended(GrainPoolObject *pool, GrainObject *g);
 
 /* --- until.c --- */
 extern PyType_Spec pf_until_spec;
@@ -250,8 +252,8 @@ PyObject *pf_until_new(PyObject *what);
 PyObject *pf_until_await(PyObject *op);   /* see PfHooks */
 PyObject *pf_until_what(PyObject *until); /* borrowed */
 
-extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,
-    *pf_until_type;
+extern PyTypeObject *pf_grain_type, *pf_grain_pool_type, *pf_grain_notice_type,
+    *pf_grain_until_type;
 /* Set at import. */
 typedef struct PfGrainConstants {
     PyObject *runner_main; /* the main function of runners */

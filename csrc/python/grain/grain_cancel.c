@@ -114,17 +114,17 @@ pf_grain_enter_step(FiberObject *runner, GrainObject *g)
         pf_scope_adopt(g->base, PF_TASK(runner));
     }
     if (g->cancel_called) {
-        pf_set_cancel(PF_TASK(runner), pf_task_rare(PF_TASK(g))->cancel);
+        pf_cancel_note(PF_TASK(runner), pf_task_rare(PF_TASK(g))->cancel);
         runner->cancel_called = true; /* never idle again */
     }
-    pf_fiber_refresh(runner);
+    pf_scope_refresh_fiber(runner);
 }
 
 void
 pf_grain_leave_step(FiberObject *runner)
 {
     pf_scope_disown(PF_TASK(runner));
-    pf_fiber_refresh(runner);
+    pf_scope_refresh_fiber(runner);
     runner->deliveries = 0;
 }
 
@@ -138,7 +138,7 @@ mark_cancelled(GrainObject *g, PyObject *why)
         return false;
     }
     g->cancel_called = true;
-    pf_set_cancel(PF_TASK(g), why);
+    pf_cancel_note(PF_TASK(g), why);
     return true;
 }
 
@@ -192,12 +192,12 @@ int
 pf_grain_cancel(PfTaskObject *task, PyObject *reason)
 {
     GrainObject *g = (GrainObject *)(void *)task;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
     GrainObject *grain = pf_grain_current(t);
-    PyObject *why = pf_reason_and_author(
+    PyObject *why = pf_cancel_why(
         reason, grain != NULL ? (PyObject *)grain : (PyObject *)CURRENT(t));
     int rc = cancel(t, g, why);
     Py_XDECREF(why);
@@ -208,7 +208,7 @@ int
 pf_grain_raise_cancelled(GrainObject *g)
 {
     PyObject *source = outer_source(g);
-    return source != NULL ? pf_raise_cancelled_by(source)
-                          : pf_raise_cancelled_with(
+    return source != NULL ? pf_cancelled_raise_by(source)
+                          : pf_cancelled_raise_with(
                                 pf_task_rare(PF_TASK(g))->cancel, NULL);
 }

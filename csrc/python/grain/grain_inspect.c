@@ -44,7 +44,7 @@ static const char *
 state_name(const GrainObject *g)
 {
     bool offered = g->core.state == PF_SUSPENDED && g->offered;
-    return offered ? "ready" : pf_state_name(&g->core);
+    return offered ? "ready" : pf_name_of_state(&g->core);
 }
 
 static PyObject *

@@ -31,15 +31,15 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     if (kind == PF_WAIT_NOTHING) {
         pf_grain_ready(g);
     } else if (pf_grain_dispatch(s->thread, g, g->yielded) < 0) {
-        g->value = pf_take_exception();
+        g->value = pystate_take_exception();
         g->throws = true;
         pf_grain_ready(g);
     }
     if (g->core.state == PF_READY && g->pool != NULL &&
         g->pool->policy != NULL) {
-        pf_pool_add(g->pool, g);
+        pf_grain_pool_add(g->pool, g);
     }
-    pf_tell_host(s);
+    pf_scheduler_tell_host(s);
     /* Take it out of its pool now, unless it has left while its policy's code
      * let others run, or leaves after its present step. */
     if (g->leaves && g->core.scheduler == &s->core &&
@@ -59,7 +59,7 @@ pf_grain_detach(GrainObject *g)
     s->alive--;
     s->foreground--;
     if (s->foreground == 0 || s->fatal != NULL) {
-        pf_wake_hub(s);
+        pf_scheduler_wake_hub(s);
     }
     Py_DECREF(s);
     Py_DECREF(g);
@@ -89,6 +89,6 @@ pf_grain_leave(GrainObject *g)
     g->leaves = false;
     g->calls = false;
     g->on_hold = false;
-    pf_pool_leave(g);
+    pf_grain_pool_leave(g);
     Py_DECREF(g);
 }

@@ -24,7 +24,7 @@
 static void
 policy_failed(GrainPoolObject *pool)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     PyObject *logged = PyObject_CallFunctionObjArgs(
         pf_facade.policy_failed, (PyObject *)pool, exc, NULL);
     if (logged == NULL) {
@@ -134,7 +134,7 @@ want_turn(GrainPoolObject *pool)
 
 /* A grain that is in no queue is ready: the policy may choose it. */
 void
-pf_pool_add(GrainPoolObject *pool, GrainObject *g)
+pf_grain_pool_add(GrainPoolObject *pool, GrainObject *g)
 {
     if (PyDict_SetItem(pool->ready, (PyObject *)g, Py_None) < 0) {
         PyErr_Clear(); /* no memory: try again at its next turn */
@@ -176,7 +176,7 @@ one_step(PfThread *t, GrainPoolObject *pool)
         tell_time(pool, g, pf_now(s) - start);
         if (g->on_hold) {
             g->on_hold = false;
-            pf_pool_add(pool, g);
+            pf_grain_pool_add(pool, g);
         }
         look_around(s);
     }
@@ -188,7 +188,7 @@ one_step(PfThread *t, GrainPoolObject *pool)
 static void
 pool_turn(PfThread *t, pf_task *task)
 {
-    GrainPoolObject *pool = pf_pool_of(task);
+    GrainPoolObject *pool = pf_grain_pool_of(task);
     Py_ssize_t ready = PyDict_GET_SIZE(pool->ready);
     Py_INCREF(pool);
     pool->turn.state = PF_PARKED;
@@ -209,7 +209,7 @@ pool_turn(PfThread *t, pf_task *task)
 static const PfTaskOps pool_ops = {
     .core = {.first = pf_grains_first},
     .turn = pool_turn,
-    .no_turn = pf_turn_failed,
+    .no_turn = pf_grain_turn_failed,
 };
 
 /* ------------------------------------------------------------------ membership */
@@ -233,7 +233,7 @@ claim(GrainPoolObject *pool, GrainObject *g)
 }
 
 int
-pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
+pf_grain_pool_enter(GrainPoolObject *pool, GrainObject *g)
 {
     if (!claim(pool, g)) {
         PyErr_SetString(pf.fiber_error,
@@ -266,7 +266,7 @@ not_ready(GrainPoolObject *pool, GrainObject *g)
 }
 
 void
-pf_pool_forget(GrainObject *g)
+pf_grain_pool_forget(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
     if (pool != NULL && not_ready(pool, g)) {
@@ -288,19 +288,19 @@ told_pool(GrainPoolObject *pool, PyObject *answer)
 static void
 one_less(GrainPoolObject *pool, GrainObject *g)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     take_out(pool->members, g);
     if (PyDict_GET_SIZE(pool->members) == 0) {
         told_pool(pool,
                   PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* It leaves its pool, and its scheduler, if any.  All of this is done before
  * other code is told, because that code may act on the same grain. */
 void
-pf_pool_leave(GrainObject *g)
+pf_grain_pool_leave(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
     if (pool == NULL) {
@@ -320,7 +320,7 @@ pf_pool_leave(GrainObject *g)
 
 /* The grain is done. */
 void
-pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
+pf_grain_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
     if (g->outcome == PF_OUTCOME_FAILED) {
         told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
@@ -365,8 +365,8 @@ refuse_entry(GrainObject *g)
 static int
 admit(SchedulerObject *s, GrainObject *g)
 {
-    return s->thread == pf_tls_thread ? pf_grain_attach(s, g)
-                                      : pf_grain_post_attach(s, g);
+    return s->thread == pf_thread_current ? pf_grain_attach(s, g)
+                                          : pf_grain_post_attach(s, g);
 }
 
 /* A new reference, or NULL: its run may be ending on another thread. */
@@ -375,7 +375,7 @@ scheduler_of(GrainPoolObject *pool)
 {
     PF_LOCK(pool);
     SchedulerObject *s = pool->scheduler;
-    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+    if (s != NULL && !pystate_try_incref((PyObject *)s)) {
         s = NULL;
     }
     PF_UNLOCK(pool);
@@ -383,7 +383,7 @@ scheduler_of(GrainPoolObject *pool)
 }
 
 void
-pf_pool_bind(GrainPoolObject *pool, SchedulerObject *s)
+pf_grain_pool_bind(GrainPoolObject *pool, SchedulerObject *s)
 {
     PF_LOCK(pool);
     pool->scheduler = s;
@@ -395,15 +395,15 @@ pool_enter(PyObject *op, PyObject *object)
 {
     GrainPoolObject *pool = (GrainPoolObject *)op;
     GrainObject *g = (GrainObject *)object;
-    if (pf_this_thread() == NULL || check_grain(object) < 0 ||
+    if (pf_thread_this() == NULL || check_grain(object) < 0 ||
         refuse_entry(g) < 0 || pf_grain_prepare(g) < 0 ||
-        refuse_entry(g) < 0 || pf_pool_enter(pool, g) < 0) {
+        refuse_entry(g) < 0 || pf_grain_pool_enter(pool, g) < 0) {
         return NULL;
     }
     SchedulerObject *s = scheduler_of(pool);
     int rc = s == NULL ? 0 : admit(s, g);
     if (rc < 0) {
-        pf_pool_leave(g);
+        pf_grain_pool_leave(g);
     }
     Py_XDECREF(s);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
@@ -421,7 +421,7 @@ pool_leave(PyObject *op, PyObject *object)
         return NULL;
     }
     if (g->core.scheduler == NULL) {
-        pf_pool_leave(g);
+        pf_grain_pool_leave(g);
     } else if (!pf_grain_is_here(g)) {
         return pf_grain_post_leave(g) < 0 ? NULL : Py_NewRef(Py_None);
     } else if (g->core.state == PF_RUNNING) {
@@ -479,8 +479,8 @@ pool_bind(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     GrainPoolObject *pool = (GrainPoolObject *)op;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "starting a pool") == NULL) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_scheduler_active(t, "starting a pool") == NULL) {
         return NULL;
     }
     PfGrains *grains = pf_grains_of(t->scheduler);
@@ -493,7 +493,7 @@ pool_bind(PyObject *op, PyObject *ignored)
     }
     pool->turn.scheduler = &t->scheduler->core;
     pool->turn.state = PF_PARKED;
-    pf_pool_bind(pool, t->scheduler);
+    pf_grain_pool_bind(pool, t->scheduler);
     return admit_all(pool) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -523,7 +523,7 @@ pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (pool == NULL) {
         return NULL;
     }
-    pf_set_kind(&pool->turn, &pool_ops);
+    pf_task_set_kind(&pool->turn, &pool_ops);
     pool->ready = PyDict_New();
     pool->members = PyDict_New();
     if (pool->ready == NULL || pool->members == NULL) {
@@ -627,7 +627,7 @@ static PyType_Slot pool_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec pf_pool_spec = {
+PyType_Spec pf_grain_pool_spec = {
     .name = "pyfiber._engine.GrainPoolBase",
     .basicsize = sizeof(GrainPoolObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

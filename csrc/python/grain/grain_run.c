@@ -11,7 +11,7 @@
 static bool
 is_idle_runner(FiberObject *fiber)
 {
-    return pf_is_runner(fiber) &&
+    return pf_grain_is_runner(fiber) &&
            SCHEDULER_OF(fiber->core.scheduler)->grains->runner == fiber;
 }
 
@@ -43,7 +43,7 @@ next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
         if (next != s->core.hub) {
             pf_grains_poke(s);
         }
-        pf_switch_with(&t->engine, next, pf_on_switch);
+        pf_switch_with(&t->engine, next, pf_switch_on);
     }
     self->core.state = PF_RUNNING;
     if (grains->runner == self) {
@@ -57,10 +57,10 @@ runner_main(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     FiberObject *self = CURRENT(t);
     SchedulerObject *s =
-        pf_is_runner(self) ? SCHEDULER_OF(self->core.scheduler) : NULL;
+        pf_grain_is_runner(self) ? SCHEDULER_OF(self->core.scheduler) : NULL;
     if (s == NULL || s->grains->turn == NULL) {
         PyErr_SetString(pf.fiber_error, "only the scheduler runs this");
         return NULL;
@@ -68,15 +68,15 @@ runner_main(PyObject *module, PyObject *ignored)
     do {
         pf_task *core = s->grains->turn;
         s->grains->turn = NULL;
-        pf_kind_of(core)->turn(t, core);
+        pf_task_kind(core)->turn(t, core);
     } while (next_turn(t, s, self));
     if (t->transfer != NULL) { /* it is being unwound */
-        return pf_value_in_parent(t);
+        return pf_switch_landed(t);
     }
     Py_RETURN_NONE;
 }
 
-PyMethodDef pf_runner_method = {
+PyMethodDef pf_grain_runner_method = {
     "grains", runner_main, METH_NOARGS,
     "The main function of the fibers that step a scheduler's grains."};
 
@@ -109,7 +109,7 @@ unbind_pools(PfGrains *grains)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grains->pools); i++) {
         GrainPoolObject *pool =
             (GrainPoolObject *)PyList_GET_ITEM(grains->pools, i);
-        pf_pool_bind(pool, NULL);
+        pf_grain_pool_bind(pool, NULL);
         pool->turn.scheduler = NULL;
         pool->turn.state = PF_NEW;
     }
@@ -190,7 +190,8 @@ at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
-        if (!pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
+        if (!pystate_try_incref(
+                (PyObject *)s)) { /* it dies elsewhere, just now */
             s = s->next;
             continue;
         }

@@ -4,7 +4,8 @@
 #include "python/core/state.h"
 
 /* Constant after import. */
-PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
+PyTypeObject *pf_grain_type, *pf_grain_pool_type, *pf_grain_notice_type,
+    *pf_grain_until_type;
 PfGrainConstants pf_grain; /* constant after import */
 
 static bool

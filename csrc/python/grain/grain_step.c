@@ -65,7 +65,7 @@ returned_value(void)
     if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
         return NULL;
     }
-    PyObject *stop = pf_take_exception();
+    PyObject *stop = pystate_take_exception();
     PyObject *value = PyObject_GetAttrString(stop, "value");
     Py_DECREF(stop);
     return value;
@@ -76,12 +76,12 @@ returned_value(void)
 static PySendResult
 throw_into(PyObject *iterator, PyObject **got)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     PyObject *throw;
     *got = NULL;
     switch (look_up(iterator, "throw", &throw)) {
     case 0:
-        pf_restore_exception(exc);
+        pystate_restore_exception(exc);
         return PYGEN_ERROR;
     case -1:
         Py_DECREF(exc);
@@ -184,9 +184,9 @@ close_all(GrainObject *g)
         PF_END_ALONE();
         Py_XDECREF(close);
         Py_XDECREF(closed);
-        PyObject *pending = pf_take_exception();
+        PyObject *pending = pystate_take_exception();
         pop(g);
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
     }
 }
 
@@ -210,11 +210,11 @@ static int
 start_callee(PfThread *t, GrainObject *g, GrainObject *other)
 {
     if (pf_grain_prepare(other) < 0 || pf_grain_may_start(other) < 0 ||
-        (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
+        (g->pool != NULL && pf_grain_pool_enter(g->pool, other) < 0)) {
         return -1;
     }
     if (pf_grain_start_in(t->scheduler, g->base, other, g->pool) < 0) {
-        pf_pool_leave(other);
+        pf_grain_pool_leave(other);
         return -1;
     }
     return 0;
@@ -261,7 +261,7 @@ static int
 dispatch_fiber(PfThread *t, GrainObject *g, FiberObject *other)
 {
     bool done = other->core.state == PF_DONE;
-    if (!done && pf_refuse_join(t, other) < 0) {
+    if (!done && pf_wait_refuse_join(t, other) < 0) {
         return -1;
     }
     return pf_grain_wait_end(g, &other->waiters, done);
@@ -284,7 +284,7 @@ dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (PyObject_TypeCheck(what, pf_grain_type)) {
         return dispatch_grain(t, g, (GrainObject *)what);
     }
-    if (PyObject_TypeCheck(what, pf_fiber_type)) {
+    if (PyObject_TypeCheck(what, pf_task_fiber_type)) {
         return dispatch_fiber(t, g, (FiberObject *)what);
     }
     if (what == pf_facade.sleeping) {
@@ -322,7 +322,7 @@ is_a_turn(PyObject *what)
 static int
 dispatch_cancelled(PfThread *t, GrainObject *g, PyObject *what)
 {
-    int64_t delay = pf_cancel_delay(t, PF_TASK(g));
+    int64_t delay = pf_cancelling_delay(t, PF_TASK(g));
     if (PF_LIKELY(delay == 0)) {
         pf_grain_ready(g);
         return 0;
@@ -392,7 +392,8 @@ let_go(GrainObject *g)
 void
 pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
 {
-    pf_no_switch_begin(t, "while a grain ends (in a done-callback, say)");
+    pf_thread_no_switch_begin(t,
+                              "while a grain ends (in a done-callback, say)");
     Py_INCREF(g);
     pf_task_record_outcome(PF_TASK(g), result);
     let_go(g);
@@ -412,11 +413,11 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     if (g->pool != NULL) {
         GrainPoolObject *pool = g->pool;
         g->pool = NULL;
-        pf_pool_ended(pool, g);
+        pf_grain_pool_ended(pool, g);
         Py_DECREF(pool);
     }
     Py_DECREF(g);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
 }
 
 /* Close its generators in its own context, while that of other code is current. */
@@ -433,8 +434,8 @@ close_outside(PfThread *t, GrainObject *g)
 void
 pf_grain_abandon(PfThread *t, GrainObject *g)
 {
-    PyObject *pending = pf_take_exception();
-    pf_no_switch_begin(t, "while an abandoned grain is closed");
+    PyObject *pending = pystate_take_exception();
+    pf_thread_no_switch_begin(t, "while an abandoned grain is closed");
     bool queued = g->core.state == PF_READY;
     g->core.state = PF_RUNNING; /* to code that runs in passing */
     if (g->core.scheduler != NULL) {
@@ -445,7 +446,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     }
     g->runner = NULL;
     g->on_hold = false;
-    pf_pool_forget(g);
+    pf_grain_pool_forget(g);
     if (!g->entered) {
         pop(g); /* not even its function was called */
     }
@@ -458,18 +459,18 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
         }
     }
     pf_grain_finish(t, g, NULL);
-    pf_no_switch_end(t);
-    pf_restore_exception(pending);
+    pf_thread_no_switch_end(t);
+    pystate_restore_exception(pending);
 }
 
 /* It cannot continue, because of the raised exception. */
 void
 pf_grain_fail(PfThread *t, GrainObject *g)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     g->core.state = PF_RUNNING;
     pf_grain_unwait(g);
-    pf_restore_exception(exc);
+    pystate_restore_exception(exc);
     close_outside(t, g);
     pf_grain_finish(t, g, NULL);
 }
@@ -497,7 +498,7 @@ static void
 go_on_later(GrainObject *g, PyObject *value)
 {
     if (value == NULL) {
-        value = pf_take_exception();
+        value = pystate_take_exception();
         g->throws = true;
     }
     Py_XSETREF(g->value, value);
@@ -510,7 +511,7 @@ static PyObject *
 callee(PyObject **what)
 {
     PyObject *asked = *what;
-    if (Py_TYPE(asked) == pf_until_type) {
+    if (Py_TYPE(asked) == pf_grain_until_type) {
         asked = pf_until_what(asked);
         Py_SETREF(*what, Py_NewRef(asked));
     }
@@ -552,9 +553,9 @@ yielded(PfThread *t, GrainObject *g, PyObject *what)
 static bool
 back_in_caller(GrainObject *g)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     pop(g);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
     return g->iterator != NULL;
 }
 

@@ -23,7 +23,7 @@ pf_grains_of(SchedulerObject *s)
     }
     grains->pools = PyList_New(0);
     grains->asker =
-        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_pool_type);
+        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_grain_pool_type);
     bool made = grains->pools != NULL && grains->asker != NULL;
     if (!made ||
         s->grains != NULL) { /* code that the collector ran has made it */
@@ -33,7 +33,7 @@ pf_grains_of(SchedulerObject *s)
         return made ? s->grains : NULL;
     }
     grains->asker->turn.state = PF_PARKED;
-    pf_set_kind(&grains->asker->turn, &asker_ops);
+    pf_task_set_kind(&grains->asker->turn, &asker_ops);
     grains->asker->turn.scheduler = &s->core;
     s->grains = grains;
     return grains;
@@ -45,11 +45,11 @@ static FiberObject *
 new_runner(SchedulerObject *s)
 {
     FiberObject *fiber = pf_fiber_new(pf_grain.runner_main, NULL, 0, NULL);
-    if (fiber == NULL || pf_fiber_give_stack_fresh(s->thread, fiber) < 0) {
+    if (fiber == NULL || pf_switch_give_stack_fresh(s->thread, fiber) < 0) {
         Py_XDECREF(fiber);
         return NULL;
     }
-    pf_set_kind(&fiber->core, &pf_runner_ops);
+    pf_task_set_kind(&fiber->core, &pf_grain_runner_ops);
     fiber->scheduled = true;
     fiber->daemon = true;
     fiber->core.scheduler = &s->core;
@@ -60,11 +60,11 @@ new_runner(SchedulerObject *s)
 
 /* No memory for a stack: the run ends with that. */
 void
-pf_turn_failed(SchedulerObject *s, pf_task *task)
+pf_grain_turn_failed(SchedulerObject *s, pf_task *task)
 {
     task->state = PF_PARKED;
-    pf_scheduler_fail(s, pf_take_exception());
-    pf_wake_hub(s);
+    pf_scheduler_fail(s, pystate_take_exception());
+    pf_scheduler_wake_hub(s);
 }
 
 /* A new runner for `core`'s turn.  NULL: another one is next, because there is
@@ -72,18 +72,18 @@ pf_turn_failed(SchedulerObject *s, pf_task *task)
 static FiberObject *
 runner_for(SchedulerObject *s, pf_task *core)
 {
-    PyObject *task = Py_NewRef((PyObject *)pf_object_of(core));
-    pf_no_switch_begin(s->thread, "inside the scheduler");
+    PyObject *task = Py_NewRef((PyObject *)pf_task_object(core));
+    pf_thread_no_switch_begin(s->thread, "inside the scheduler");
     FiberObject *runner = new_runner(s);
     if (core->state != PF_READY || core->scheduler != &s->core) {
         PyErr_Clear();
         s->grains->runner = runner;
         runner = NULL;
     } else if (runner == NULL) {
-        pf_kind_of(core)->no_turn(s, core);
+        pf_task_kind(core)->no_turn(s, core);
     }
     Py_DECREF(task);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     return runner;
 }
 
@@ -96,7 +96,7 @@ give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
     runner->core.state = PF_READY;
     s->grains->runner = NULL;
     s->grains->turn = core;
-    return pf_fiber_sure_way_to(s->thread, runner);
+    return pf_home_sure_way_to(s->thread, runner);
 }
 
 /* Not inline: the common case then saves no registers. */
@@ -123,7 +123,7 @@ GrainObject *
 pf_grain_current(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
-    bool stepping = pf_is_runner(self) && self->args != NULL;
+    bool stepping = pf_grain_is_runner(self) && self->args != NULL;
     return stepping ? (GrainObject *)self->args : NULL;
 }
 
@@ -202,7 +202,7 @@ ask(PfThread *t, GrainObject *g)
     PyObject *answer = answer_of(t, g, predicate);
     int yes = answer == NULL ? -1 : says_yes(answer);
     if (yes < 0) {
-        Py_XSETREF(answer, pf_take_exception());
+        Py_XSETREF(answer, pystate_take_exception());
     } else if (answer == pf_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
@@ -263,13 +263,13 @@ askers_turn(PfThread *t, pf_task *task)
 static const PfTaskOps asker_ops = {
     .core = {.first = pf_grains_first},
     .turn = askers_turn,
-    .no_turn = pf_turn_failed,
+    .no_turn = pf_grain_turn_failed,
 };
 
 /* -------------------------------------------------------------- their kind */
 
-const PfTaskOps pf_runner_ops = {
-    .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
+const PfTaskOps pf_grain_runner_ops = {
+    .core = PF_FIBER_CORE_OPS(pf_switch_run, pf_switch_reap),
     .serves = true,
     PF_FIBER_OPS,
 };

@@ -33,7 +33,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     bool parsed = none != NULL && PyArg_ParseTupleAndKeywords(
                                       none, kwargs, "|$O:Grain", names, &name);
     Py_XDECREF(none);
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *start = PyTuple_GET_ITEM(args, 0);
     if (!parsed || t == NULL || pf_grain_check_start(start) < 0) {
         return NULL;
@@ -42,7 +42,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (g == NULL) {
         return NULL;
     }
-    pf_set_kind(&g->core, &pf_grain_ops);
+    pf_task_set_kind(&g->core, &pf_grain_ops);
     g->scheduled = true;
     g->iterator = Py_NewRef(start);
     bool made = true;
@@ -68,7 +68,8 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static int
 may_start_here(PfThread *t, GrainObject *g)
 {
-    return pf_active(t, "start()") == NULL ? -1 : pf_grain_may_start(g);
+    return pf_scheduler_active(t, "start()") == NULL ? -1
+                                                     : pf_grain_may_start(g);
 }
 
 static int
@@ -95,9 +96,9 @@ static PyObject *
 grain_start(PyObject *op, PyObject *args)
 {
     GrainObject *g = (GrainObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || may_start_here(t, g) < 0 || give_args(g, args) < 0 ||
-        pf_grain_prepare(g) < 0 || pf_active(t, "start()") == NULL ||
+        pf_grain_prepare(g) < 0 || pf_scheduler_active(t, "start()") == NULL ||
         pf_grains_of(t->scheduler) == NULL || may_start_here(t, g) < 0 ||
         pf_grain_start_in(t->scheduler, NULL, g, NULL) < 0) {
         return NULL;
@@ -164,7 +165,7 @@ grain_clear(PyObject *op)
 static void
 grain_finalize(PyObject *op)
 {
-    if (pf_unhandled_has(op) && !pf_is_shut_down()) {
+    if (pf_unhandled_has(op) && !pf_state_is_shut_down()) {
         pf_unhandled_lost(op);
     }
 }
@@ -236,7 +237,7 @@ join_grain(PfTaskObject *task, PfThread *t, PyObject *timeout,
     if (!pf_grain_is_here(g)) {
         return wait_elsewhere(g, timeout);
     }
-    if (pf_active(t, "waiting for a grain") == NULL) {
+    if (pf_scheduler_active(t, "waiting for a grain") == NULL) {
         return -1;
     }
     return pf_grain_join(t, g, deadline);
@@ -250,7 +251,7 @@ grain_turn(PfThread *t, pf_task *task)
 {
     GrainObject *g = pf_grain_of(task);
     if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
-        pf_pool_add(g->pool, g); /* woken: now its policy knows */
+        pf_grain_pool_add(g->pool, g); /* woken: now its policy knows */
     } else {
         pf_grain_step(t, g);
     }
@@ -379,7 +380,7 @@ static PyType_Slot grain_slots[] = {
     {Py_tp_traverse, grain_traverse}, {Py_tp_clear, grain_clear},
     {Py_tp_repr, pf_grain_repr},      {Py_tp_methods, grain_methods},
     {Py_tp_getset, pf_grain_getset},  {Py_tp_members, grain_members},
-    {Py_am_await, pf_await_self},     {0, NULL},
+    {Py_am_await, pf_task_await},     {0, NULL},
 };
 
 PyType_Spec pf_grain_spec = {
@@ -396,7 +397,7 @@ current_grain(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -420,19 +421,20 @@ grain_link(PyObject *op)
 int
 pf_grain_module_init(PyObject *module)
 {
-    pf_grain_type = pf_add_type(module, &pf_grain_spec, NULL);
+    pf_grain_type = pf_arguments_add_type(module, &pf_grain_spec, NULL);
     if (pf_grain_type == NULL) {
         return -1;
     }
     pf_chain_register(pf_grain_type, grain_link);
-    pf_stackless_type = pf_grain_type;
-    pf_pool_type = pf_add_type(module, &pf_pool_spec, NULL);
-    pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
-    pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
-        module, &pf_notice_spec, NULL);
-    pf_grain.runner_main = PyCFunction_New(&pf_runner_method, NULL);
+    pf_task_stackless_type = pf_grain_type;
+    pf_grain_pool_type =
+        pf_arguments_add_type(module, &pf_grain_pool_spec, NULL);
+    pf_grain_until_type = pf_arguments_add_type(module, &pf_until_spec, NULL);
+    pf_grain_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, &pf_grain_notice_spec, NULL);
+    pf_grain.runner_main = PyCFunction_New(&pf_grain_runner_method, NULL);
     pf_grain.s_result = PyUnicode_InternFromString("result");
-    return pf_pool_type && pf_until_type && pf_notice_type &&
+    return pf_grain_pool_type && pf_grain_until_type && pf_grain_notice_type &&
                    pf_grain.runner_main && pf_grain.s_result
                ? PyModule_AddFunctions(module, functions)
                : -1;

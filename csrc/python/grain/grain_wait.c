@@ -42,7 +42,7 @@ pf_grain_wake(GrainObject *g, pf_wake why)
 {
     if (g->core.scheduler != NULL &&
         pf_wake_task(g->core.scheduler, &g->core, why)) {
-        pf_tell_host(pf_grain_scheduler(g));
+        pf_scheduler_tell_host(pf_grain_scheduler(g));
     }
 }
 
@@ -81,7 +81,7 @@ attach_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
         if (PyErr_Occurred()) {
             PyErr_WriteUnraisable(op);
         }
-        pf_grain_abandon(pf_tls_thread, g);
+        pf_grain_abandon(pf_thread_current, g);
     }
 }
 
@@ -121,7 +121,7 @@ unpark_arrived(SchedulerObject *s, PyObject *op, PyObject *value)
 {
     GrainObject *g = (GrainObject *)op;
     if (is_still_of(g, s) && pf_task_give_permit(PF_TASK(g), value) == 0) {
-        pf_tell_second_permit(op, value);
+        pf_wait_tell_second_permit(op, value);
     }
 }
 
@@ -199,7 +199,7 @@ notice_clear(PyObject *op)
 static void
 notice_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, notice_clear);
+    pf_arguments_dealloc_with(op, notice_clear);
 }
 
 static PyType_Slot notice_slots[] = {
@@ -211,7 +211,7 @@ static PyType_Slot notice_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec pf_notice_spec = {
+PyType_Spec pf_grain_notice_spec = {
     .name = "pyfiber._engine._Notice",
     .basicsize = sizeof(NoticeObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
@@ -252,7 +252,7 @@ int
 pf_grain_sleep(GrainObject *g, PyObject *seconds)
 {
     int64_t ns;
-    if (pf_seconds(seconds, "the time a grain sleeps", &ns) < 0) {
+    if (pf_arguments_seconds(seconds, "the time a grain sleeps", &ns) < 0) {
         return -1;
     }
     if (ns < 0) {
@@ -377,7 +377,7 @@ pf_grain_wait_case(GrainObject *g, PyObject *op)
 static NoticeObject *
 new_notice(GrainObject *g)
 {
-    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf_notice_type);
+    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf_grain_notice_type);
     if (notice != NULL) {
         notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
         notice->called = false;
@@ -572,7 +572,7 @@ take_kept(GrainObject *g)
     g->value = NULL;
     if (g->throws) {
         g->throws = false;
-        pf_restore_exception(value);
+        pystate_restore_exception(value);
         return NULL;
     }
     return value;
@@ -635,13 +635,14 @@ int
 pf_grain_unpark(PfTaskObject *task, PyObject *value)
 {
     GrainObject *g = (GrainObject *)(void *)task;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
     if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
         int rc = pf_task_give_permit(task, value);
-        return rc == 0 && pf_second_permit((PyObject *)g, value) < 0 ? -1 : rc;
+        return rc == 0 && pf_wait_second_permit((PyObject *)g, value) < 0 ? -1
+                                                                          : rc;
     }
     return call_owner(g, unpark_arrived, value);
 }
@@ -665,7 +666,7 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 void
 pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    pf_thread_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     GrainObject *g = pf_grain_of(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL) {
@@ -674,7 +675,7 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
         Py_DECREF(g);
     }
-    pf_no_switch_end((PfThread *)s->thread);
+    pf_thread_no_switch_end((PfThread *)s->thread);
 }
 
 /* The grain will never continue: the child of a fork lacks its thread. */

@@ -17,7 +17,7 @@ PyObject *
 pf_until_new(PyObject *what)
 {
     UntilObject *self =
-        (UntilObject *)pf_until_type->tp_alloc(pf_until_type, 0);
+        (UntilObject *)pf_grain_until_type->tp_alloc(pf_grain_until_type, 0);
     if (self != NULL) {
         self->what = Py_NewRef(what);
     }
@@ -36,7 +36,7 @@ pf_until_what(PyObject *until)
 PyObject *
 pf_until_await(PyObject *op)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -136,7 +136,7 @@ until_clear(PyObject *op)
 static void
 until_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, until_clear);
+    pf_arguments_dealloc_with(op, until_clear);
 }
 
 static PyMethodDef until_methods[] = {

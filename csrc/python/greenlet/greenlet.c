@@ -38,7 +38,7 @@ allocate(PfThread *t, PyTypeObject *type)
         spare->first = IMPL(g)->parent;
         spare->count--;
         *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN, .thread = t};
-        pf_revive((PyObject *)g);
+        pf_fiber_revive((PyObject *)g);
         return g;
     }
     g = (PyGreenlet *)type->tp_alloc(type, 0);
@@ -57,7 +57,7 @@ free_greenlet(PyGreenlet *g)
 {
     PyTypeObject *type = Py_TYPE(g);
     PfGreenlet *impl = IMPL(g);
-    PfSpare *spare = pf_place_to_spare(PF_SPARE_GREENLETS);
+    PfSpare *spare = pf_thread_place_to_spare(PF_SPARE_GREENLETS);
     if (type == &PfGreenlet_Type && impl != NULL && !impl->finalized &&
         spare != NULL) {
         g->weakreflist = NULL;
@@ -78,7 +78,7 @@ pf_greenlets_free_spare(PfThread *t)
         Py_CLEAR(green->trace);
         Py_CLEAR(green->origin);
     }
-    PyGreenlet *g = pf_empty_spare(t, PF_SPARE_GREENLETS);
+    PyGreenlet *g = pf_thread_empty_spare(t, PF_SPARE_GREENLETS);
     while (g != NULL) {
         PyGreenlet *next = IMPL(g)->parent;
         PyMem_Free(IMPL(g));
@@ -92,7 +92,7 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)args;
     (void)kwargs;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -170,7 +170,7 @@ greenlet_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
         }
         return g;
     }
-    return pf_make(type, args, nargs, kwnames);
+    return pf_arguments_make(type, args, nargs, kwnames);
 }
 
 /* ------------------------------------------------------------------ its death */
@@ -224,7 +224,7 @@ must_be_ended(PyGreenlet *g)
 static void
 complain(PyGreenlet *g)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *file = PySys_GetObject("stderr");
     Py_INCREF(g); /* for ever */
     if (file != NULL && file != Py_None) {
@@ -236,7 +236,7 @@ complain(PyGreenlet *g)
         }
         Py_DECREF(file);
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* The last reference is gone (we hold one for now): end a suspended greenlet,
@@ -245,15 +245,15 @@ static void
 end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool stopped = pf_greenlet_stop_world(g), ours = false;
-    if (pf_is_shut_down()) {
+    if (pf_state_is_shut_down()) {
         IMPL(g)->fiber = NULL; /* the stack is not touched */
         fiber->greenlet = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
         fiber->held = true;
-    } else if (fiber->thread != t || pf_must_stay(t)) {
+    } else if (fiber->thread != t || pf_home_must_stay(t)) {
         pf_pending_leave(fiber->thread, Py_NewRef((PyObject *)g));
     } else {
         ours = true;
@@ -321,7 +321,7 @@ greenlet_dealloc(PyObject *op)
     PfGreenlet *impl = g->pimpl;
     if (impl != NULL) {
         if (impl->kind == PF_GREENLET_MAIN) {
-            pf_fetch_sub(&pf_main_greenlets, 1);
+            pf_fetch_sub(&pf_greenlet_mains, 1);
         } else if (impl->kind == PF_GREENLET_OWN && impl->fiber != NULL) {
             pf_greenlet_bury(g);
         }
@@ -345,7 +345,7 @@ check_parent(PyGreenlet *g, PyObject *value)
                         "cannot set the parent of a main greenlet");
         return -1;
     }
-    if (!pf_is_greenlet(value)) {
+    if (!pf_greenlet_check(value)) {
         PyErr_Format(PyExc_TypeError,
                      "GreenletChecker: Expected any type of greenlet, not %s",
                      Py_TYPE(value)->tp_name);
@@ -375,7 +375,7 @@ check_parent(PyGreenlet *g, PyObject *value)
 int
 pf_greenlet_set_parent(PyGreenlet *g, PyObject *value)
 {
-    bool known = pf_is_greenlet(value);
+    bool known = pf_greenlet_check(value);
     bool stopped = known && (pf_greenlet_stop_world(g) ||
                              pf_greenlet_stop_lineage((PyGreenlet *)value));
     int rc = check_parent(g, value);
@@ -469,7 +469,7 @@ get_frame(PyObject *op, void *closure)
 {
     (void)closure;
     PyGreenlet *g = (PyGreenlet *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -483,7 +483,7 @@ get_frame(PyObject *op, void *closure)
                 fiber->fiber.stack != NULL; /* its thread is */
     PyObject *frame = NULL;
     if (!gone) {
-        frame = pf_fiber_frame(t, fiber);
+        frame = pf_look_frame(t, fiber);
     } else if (fiber->saved == NULL || /* there was no memory to keep it */
                (frame = pystate_frame(t->tstate, fiber->saved)) == NULL) {
         frame = Py_NewRef(Py_None);
@@ -518,7 +518,7 @@ static PyObject *
 get_context(PyObject *op, void *closure)
 {
     (void)closure;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -545,7 +545,7 @@ set_context(PyObject *op, PyObject *value, void *closure)
                         "None");
         return -1;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
@@ -597,7 +597,7 @@ greenlet_repr(PyObject *op)
             "<%s object at %p (otid=%p) %sdead>", name, op, owner,
             pf_greenlet_thread_gone(g) ? "(thread exited) " : "");
     }
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool started = IMPL(g)->started;
     bool current = t != NULL && CURRENT(t)->greenlet == op;
     return PyUnicode_FromFormat(

@@ -72,12 +72,12 @@ typedef struct PfGreenletGlobals {
     PyObject *exit;
     PyObject *s_run, *s_switch, *s_throw;
 } PfGreenletGlobals;
-extern PfGreenletGlobals pf_green;
-extern PF_ATOMIC(size_t) pf_main_greenlets; /* alive */
+extern PfGreenletGlobals pf_greenlet;
+extern PF_ATOMIC(size_t) pf_greenlet_mains; /* alive */
 extern PyTypeObject PfGreenlet_Type;
 
 static inline bool
-pf_is_greenlet(PyObject *op)
+pf_greenlet_check(PyObject *op)
 {
     return op != NULL && PyObject_TypeCheck(op, &PfGreenlet_Type);
 }
@@ -86,7 +86,7 @@ extern const PfTaskOps pf_greenlet_ops; /* of their fibers */
 
 /* Is it the fiber of a greenlet that was made as one? */
 static inline bool
-pf_is_greenlets(const FiberObject *fiber)
+pf_greenlet_owns(const FiberObject *fiber)
 {
     return pf_fiber_kind(fiber) == &pf_greenlet_ops;
 }

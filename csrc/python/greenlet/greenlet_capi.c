@@ -7,15 +7,15 @@
 #include "python/switch/pending.h"
 #include "python/switch/switch.h"
 
-PfGreenletGlobals pf_green; /* constant after import of pyfiber.greenlet */
-PF_ATOMIC(size_t) pf_main_greenlets; /* shared, one word */
+PfGreenletGlobals pf_greenlet; /* constant after import of pyfiber.greenlet */
+PF_ATOMIC(size_t) pf_greenlet_mains; /* shared, one word */
 
 /* -------------------------------------------------------------- the C API */
 
 static int
 check(PyGreenlet *g)
 {
-    if (pf_is_greenlet((PyObject *)g)) {
+    if (pf_greenlet_check((PyObject *)g)) {
         return 0;
     }
     PyErr_BadArgument();
@@ -98,8 +98,8 @@ static PyObject *
 make_capsule(void)
 {
     void *table[] = {&PfGreenlet_Type,
-                     pf_green.error,
-                     pf_green.exit,
+                     pf_greenlet.error,
+                     pf_greenlet.exit,
                      (void *)(uintptr_t)capi_new,
                      (void *)(uintptr_t)capi_get_current,
                      (void *)(uintptr_t)capi_throw,
@@ -120,11 +120,11 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (pf_finalizing()) {
+    if (pystate_finalizing()) {
         PyErr_SetString(PyExc_RuntimeError, "greenlet is being finalized");
         return NULL;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -139,7 +139,7 @@ count_mains(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromSize_t(pf_load(&pf_main_greenlets));
+    return PyLong_FromSize_t(pf_load(&pf_greenlet_mains));
 }
 
 /* A thread's greenlets are cleared away as it ends. */
@@ -217,19 +217,19 @@ add_functions(PyObject *api)
 static int
 make_names(void)
 {
-    pf_green.error = PyErr_NewExceptionWithDoc(
+    pf_greenlet.error = PyErr_NewExceptionWithDoc(
         "greenlet.error", "A greenlet was used in a way it cannot be.", NULL,
         NULL);
-    pf_green.exit = PyErr_NewExceptionWithDoc(
+    pf_greenlet.exit = PyErr_NewExceptionWithDoc(
         "greenlet.GreenletExit",
         "Ends a greenlet; uncaught it becomes its result.\n\n"
         "Raised in a suspended greenlet whose last reference is gone.",
         PyExc_BaseException, NULL);
-    pf_green.s_run = PyUnicode_InternFromString("run");
-    pf_green.s_switch = PyUnicode_InternFromString("switch");
-    pf_green.s_throw = PyUnicode_InternFromString("throw");
-    return pf_green.error && pf_green.exit && pf_green.s_run &&
-                   pf_green.s_switch && pf_green.s_throw
+    pf_greenlet.s_run = PyUnicode_InternFromString("run");
+    pf_greenlet.s_switch = PyUnicode_InternFromString("switch");
+    pf_greenlet.s_throw = PyUnicode_InternFromString("throw");
+    return pf_greenlet.error && pf_greenlet.exit && pf_greenlet.s_run &&
+                   pf_greenlet.s_switch && pf_greenlet.s_throw
                ? 0
                : -1;
 }
@@ -240,8 +240,8 @@ add_objects(PyObject *api)
     PyObject *capsule = make_capsule();
     int rc =
         capsule == NULL || PyDict_SetItemString(api, "_C_API", capsule) < 0 ||
-                PyDict_SetItemString(api, "error", pf_green.error) < 0 ||
-                PyDict_SetItemString(api, "GreenletExit", pf_green.exit) < 0
+                PyDict_SetItemString(api, "error", pf_greenlet.error) < 0 ||
+                PyDict_SetItemString(api, "GreenletExit", pf_greenlet.exit) < 0
             ? -1
             : 0;
     Py_XDECREF(capsule);
@@ -278,7 +278,7 @@ greenlet_link(PyObject *op)
 static bool
 are_wanted(void)
 {
-    return pf_green.error != NULL;
+    return pf_greenlet.error != NULL;
 }
 
 /* Constant after import. */

@@ -45,7 +45,7 @@ cargo_drop(Cargo *cargo)
 static void
 cargo_take_exception(Cargo *cargo)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     cargo_drop(cargo);
     cargo->exc = exc;
 }
@@ -82,7 +82,7 @@ arrive(PfThread *t)
         return NULL;
     }
     if (PF_UNLIKELY(throwing)) {
-        pf_restore_exception(value);
+        pystate_restore_exception(value);
         return NULL;
     }
     return value;
@@ -117,7 +117,7 @@ go_by(PfThread *t, FiberObject *to, pf_fiber *way, PyObject *value,
     t->transfer = value;
     t->throwing = throwing;
     keep_tracing(t, way, to);
-    pf_leave_for(t, to, way);
+    pf_switch_leave_for(t, to, way);
     return arrive(t);
 }
 
@@ -129,7 +129,7 @@ go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
         t->throwing = throwing;
         return arrive(t);
     }
-    pf_fiber *way = pf_fiber_way_to(t, to);
+    pf_fiber *way = pf_home_way_to(t, to);
     if (way == NULL) {
         Py_DECREF(value);
         return NULL;
@@ -155,13 +155,14 @@ static int
 refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
 {
     if (theirs == NULL) {
-        PyErr_SetString(pf_green.error,
+        PyErr_SetString(pf_greenlet.error,
                         "cannot switch to a garbage collected greenlet");
     } else if (IMPL(theirs)->thread_gone) {
-        PyErr_SetString(pf_green.error, "cannot switch to a different thread "
-                                        "(which happens to have exited)");
+        PyErr_SetString(pf_greenlet.error,
+                        "cannot switch to a different thread "
+                        "(which happens to have exited)");
     } else {
-        PyErr_Format(pf_green.error,
+        PyErr_Format(pf_greenlet.error,
                      "Cannot switch to a different thread\n"
                      "\tCurrent:  %R\n\tExpected: %R",
                      ours, theirs);
@@ -206,7 +207,7 @@ admit(PfThread *t, PyGreenlet *g)
     } else {
         return fiber;
     }
-    PyErr_SetString(pf_green.error, why);
+    PyErr_SetString(pf_greenlet.error, why);
     return NULL;
 }
 
@@ -218,8 +219,8 @@ make_stack(PfThread *t)
     if (fiber == NULL) {
         return NULL;
     }
-    pf_set_kind(&fiber->core, &pf_greenlet_ops);
-    if (pf_fiber_give_stack_fresh(t, fiber) < 0) {
+    pf_task_set_kind(&fiber->core, &pf_greenlet_ops);
+    if (pf_switch_give_stack_fresh(t, fiber) < 0) {
         Py_DECREF(fiber);
         return NULL;
     }
@@ -245,7 +246,7 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL &&
                  !pf_world_moves(IMPL(g)->thread);
     PyObject *run = given ? Py_NewRef(IMPL(g)->run)
-                          : PyObject_GetAttr((PyObject *)g, pf_green.s_run);
+                          : PyObject_GetAttr((PyObject *)g, pf_greenlet.s_run);
     if (run == NULL) {
         bool began = PF_FREE_THREADED && IMPL(g)->started &&
                      PyErr_ExceptionMatches(PyExc_AttributeError);
@@ -270,7 +271,7 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     if (rc != 0) {
         pf_world_start(stopped);
         if (fiber != NULL) {
-            pf_fiber_take_stack(fiber);
+            pf_switch_take_stack(fiber);
             Py_DECREF(fiber);
         }
         Py_DECREF(run);
@@ -395,7 +396,7 @@ cargo_pack(Cargo *cargo)
 PyObject *
 pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     Cargo cargo = {.args = Py_XNewRef(args), .kwargs = Py_XNewRef(kwargs)};
     if (t == NULL || cargo_pack(&cargo) < 0) {
         cargo_drop(&cargo);
@@ -408,7 +409,7 @@ static PyObject *
 switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -417,7 +418,8 @@ switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
         cargo.value = nargs == 0 ? NULL : Py_NewRef(args[0]);
         return send_cargo(t, g, &cargo);
     }
-    if (pf_pack(args, nargs, kwnames, &cargo.args, &cargo.kwargs) < 0) {
+    if (pf_arguments_pack(args, nargs, kwnames, &cargo.args, &cargo.kwargs) <
+        0) {
         return NULL;
     }
     return cargo_pack(&cargo) < 0 ? NULL : send_cargo(t, g, &cargo);
@@ -428,7 +430,7 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames)
 {
     PyGreenlet *g = (PyGreenlet *)op;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (PF_FREE_THREADED && IMPL(g)->thread != t) {
         return switch_slowly(g, args, nargs, kwnames);
     }
@@ -467,7 +469,7 @@ make_exception(PyObject *type, PyObject *value, PyObject *tb)
     }
     if (PyExceptionClass_Check(type)) {
         PyErr_Restore(Py_NewRef(type), Py_XNewRef(value), Py_XNewRef(tb));
-        PyObject *exc = pf_take_exception();
+        PyObject *exc = pystate_take_exception();
         return exc == value ? with_traceback(exc, tb) : exc;
     }
     if (!PyExceptionInstance_Check(type)) {
@@ -487,14 +489,14 @@ make_exception(PyObject *type, PyObject *value, PyObject *tb)
 PyObject *
 pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *exc = t == NULL ? NULL : make_exception(type, value, tb);
     if (exc == NULL) {
         return NULL;
     }
     bool dead = pf_greenlet_is_dead(g);
     Cargo cargo = {0};
-    if (dead && PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+    if (dead && PyObject_TypeCheck(exc, (PyTypeObject *)pf_greenlet.exit)) {
         cargo.value = exc;
     } else {
         cargo.exc = exc;
@@ -505,7 +507,7 @@ pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
 PyObject *
 pf_greenlet_throw_method(PyObject *op, PyObject *args)
 {
-    PyObject *type = pf_green.exit, *value = NULL, *tb = NULL;
+    PyObject *type = pf_greenlet.exit, *value = NULL, *tb = NULL;
     if (!PyArg_ParseTuple(args, "|OOO:throw", &type, &value, &tb)) {
         return NULL;
     }
@@ -523,7 +525,7 @@ call_run(FiberObject *self)
     self->kwargs = NULL;
     self->entered = true;
     if (self->args == NULL && kwargs == NULL) {
-        return pf_call(self->target);
+        return pf_switch_call(self->target);
     }
     if (self->args == NULL) {
         self->args = PyTuple_New(0);
@@ -554,11 +556,11 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
         return NULL;
     }
     if (throwing) {
-        pf_restore_exception(sent);
+        pystate_restore_exception(sent);
         return NULL;
     }
     Py_DECREF(sent);
-    pf_trace_begin(t, self);
+    pf_tracing_begin(t, self);
     return call_run(self);
 }
 
@@ -567,8 +569,8 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
 static void
 sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
 {
-    result = pf_fiber_leave_nothing(t, self, result);
-    PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+    result = pf_switch_leave_nothing(t, self, result);
+    PyObject *exc = result == NULL ? pystate_take_exception() : NULL;
     Py_CLEAR(self->args);
     PyObject *kwargs = self->kwargs;
     self->kwargs = NULL;
@@ -576,7 +578,7 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     Py_CLEAR(self->target);
     Py_CLEAR(self->value); /* of a permit */
     if (exc != NULL &&
-        PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+        PyObject_TypeCheck(exc, (PyTypeObject *)pf_greenlet.exit)) {
         result = exc;
         exc = NULL;
     }
@@ -620,7 +622,7 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
     PyObject *result = first_act(t, self, g);
-    pf_trace_end(t, self);
+    pf_tracing_end(t, self);
     pystate_drop_handled(self->saved);
     sum_up(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
@@ -646,9 +648,9 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     self->dropped = false;
     self->outcome = PF_OUTCOME_OK;
     IMPL(g)->fiber = NULL; /* the reference goes to greenlet_reap */
-    pf_live_unlink(self);
+    pf_fiber_unlink(self);
     pystate_finish(t->tstate, self->saved);
-    pf_fiber *way = pf_fiber_sure_way_to(t, next);
+    pf_fiber *way = pf_home_sure_way_to(t, next);
     keep_tracing(t, way, next);
     next->core.state = PF_RUNNING;
     return way;
@@ -665,7 +667,7 @@ typedef struct Interruption {
 static Interruption
 interrupt(PfThread *t)
 {
-    Interruption saved = {pf_take_exception(), t->transfer,
+    Interruption saved = {pystate_take_exception(), t->transfer,
                           pf_greenlet_thread(t)->origin, t->throwing,
                           CURRENT(t)->core.state};
     t->transfer = pf_greenlet_thread(t)->origin = NULL;
@@ -684,7 +686,7 @@ go_on(PfThread *t, Interruption *saved)
     t->transfer = saved->transfer;
     t->throwing = saved->throwing;
     pf_greenlet_thread(t)->origin = saved->origin;
-    pf_restore_exception(saved->exc);
+    pystate_restore_exception(saved->exc);
 }
 
 /* A greenlet's fiber has been left: it is over, or held the last reference to
@@ -745,7 +747,7 @@ make_exit(PfThread *t)
     return pf_greenlet_current(t) == NULL
                ? NULL
                : PyObject_CallFunction(
-                     pf_green.exit, "s",
+                     pf_greenlet.exit, "s",
                      "Killing the greenlet because all references have "
                      "vanished.");
 }
@@ -756,7 +758,7 @@ make_exit(PfThread *t)
 static PyObject *
 throw_exit(PfThread *t, PyGreenlet *g)
 {
-    pf_fiber_renew_context(IMPL(g)->fiber);
+    pf_unwind_renew_context(IMPL(g)->fiber);
     PyObject *exit = make_exit(t);
     if (exit == NULL || !pf_greenlet_active(g)) {
         return exit;
@@ -766,7 +768,7 @@ throw_exit(PfThread *t, PyGreenlet *g)
         Py_DECREF(exit);
         return (PyObject *)admit(t, g); /* raises the error */
     }
-    pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
+    pf_unwind_forget_schedule(to); /* it may wait in a scheduler */
     PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
     bool below = descends_from(GREENLET_OF(self), g);
     if (!below) {
@@ -801,13 +803,13 @@ greenlet_unwind(PfThread *t, FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
     if (!pf_world_hold((PyObject *)g)) {
-        pf_fiber_forget_schedule(fiber); /* it dies elsewhere, and comes */
+        pf_unwind_forget_schedule(fiber); /* it dies elsewhere, and comes */
         fiber->core.state = PF_SUSPENDED;
         return;
     }
-    pf_no_switch_begin(t, "while a waiting greenlet is unwound");
+    pf_thread_no_switch_begin(t, "while a waiting greenlet is unwound");
     pf_greenlet_kill(t, g);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     Py_DECREF(g);
 }
 

@@ -32,7 +32,7 @@ make_view(PfThread *t, FiberObject *fiber)
     impl->started = true;
     impl->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     if (main) {
-        pf_fetch_add(&pf_main_greenlets, 1);
+        pf_fetch_add(&pf_greenlet_mains, 1);
     } else {
         impl->main = (PyGreenlet *)Py_NewRef((PyObject *)root);
         impl->parent = (PyGreenlet *)Py_NewRef((PyObject *)root);
@@ -60,7 +60,7 @@ void
 pf_greenlet_view_done(FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
-    if (pf_is_greenlets(fiber)) {
+    if (pf_greenlet_owns(fiber)) {
         return;
     }
     fiber->greenlet = NULL;
@@ -79,7 +79,8 @@ pf_greenlet_main(PyGreenlet *g)
 bool
 pf_greenlet_stop_lineage(const PyGreenlet *g)
 {
-    while (PF_FREE_THREADED && g != NULL && IMPL(g)->thread == pf_tls_thread) {
+    while (PF_FREE_THREADED && g != NULL &&
+           IMPL(g)->thread == pf_thread_current) {
         g = IMPL(g)->parent;
     }
     return PF_FREE_THREADED && g != NULL && pf_world_stop(NULL);
@@ -116,15 +117,15 @@ pf_greenlet_run_pending(PfThread *t)
     if (t->pending & PF_PENDING_RESERVE) {
         pf_pending_close_reserve(t);
     }
-    if (pf_must_stay(t) && pf_pending_collector_runs(t)) {
-        PyErr_SetString(pf_green.error,
+    if (pf_home_must_stay(t) && pf_pending_collector_runs(t)) {
+        PyErr_SetString(pf_greenlet.error,
                         "cannot switch while the garbage collector runs (in "
                         "__del__ or a weakref callback, say) on a stack that "
                         "other greenlets share: see PYFIBER_SLOTS");
         return -1;
     }
     if (t->pending & PF_PENDING_NO_SWITCH) {
-        PyErr_Format(pf_green.error, "cannot switch %s", t->no_switch_why);
+        PyErr_Format(pf_greenlet.error, "cannot switch %s", t->no_switch_why);
         return -1;
     }
     if (t->pending & PF_PENDING_POSTS) {
@@ -140,12 +141,12 @@ pf_greenlet_run_pending(PfThread *t)
 static void
 abandon(FiberObject *fiber)
 {
-    if (pf_fiber_show(fiber) < 0) {
+    if (pf_pack_show_fiber(fiber) < 0) {
         PyErr_Clear(); /* no memory: it has no frame then */
     }
     pf_pack_orphan(&fiber->thread->engine, &fiber->fiber);
-    pf_fiber_forget_schedule(fiber);
-    pf_live_unlink(fiber);
+    pf_unwind_forget_schedule(fiber);
+    pf_fiber_unlink(fiber);
     fiber->core.state = PF_DONE;
     fiber->thread = NULL;
 }
@@ -161,7 +162,7 @@ pf_greenlet_bury(PyGreenlet *g)
     Py_CLEAR(fiber->context);
     if (!IMPL(g)->pinned &&
         (fiber->saved == NULL || !pystate_view(fiber->saved).exposed)) {
-        pf_fiber_take_stack(fiber);
+        pf_switch_take_stack(fiber);
         Py_DECREF(fiber);
     }
 }
@@ -170,7 +171,7 @@ static FiberObject *
 find_suspended(PfThread *t)
 {
     FiberObject *f = t->live;
-    while (f != NULL && !pf_is_greenlets(f)) {
+    while (f != NULL && !pf_greenlet_owns(f)) {
         f = f->next;
     }
     return f;
@@ -181,9 +182,9 @@ pf_greenlets_orphan(PfThread *t)
 {
     /* Greenlets whose last reference another thread dropped do get
      * GreenletExit, which the next switch here would have raised. */
-    pf_no_switch_begin(t, "while the thread ends");
+    pf_thread_no_switch_begin(t, "while the thread ends");
     pf_pending_take_posts(t);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     Py_CLEAR(
         pf_greenlet_thread(t)->trace); /* its finalizer may set another one */
     Py_CLEAR(pf_greenlet_thread(t)->origin);

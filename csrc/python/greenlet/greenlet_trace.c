@@ -8,7 +8,7 @@ pf_greenlet_gettrace(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -24,7 +24,7 @@ pf_greenlet_settrace(PyObject *module, PyObject *callback)
     if (previous == NULL) {
         return NULL;
     }
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     PyObject *old = pf_greenlet_thread(t)->trace;
     pf_greenlet_thread(t)->trace =
         callback == Py_None ? NULL : Py_NewRef(callback);
@@ -60,14 +60,14 @@ pf_greenlet_trace(PfThread *t, bool throwing)
     PyGreenlet *target = pf_greenlet_current(t);
     PyObject *result = NULL;
     if (target != NULL) {
-        result = call(t, throwing ? pf_green.s_throw : pf_green.s_switch,
+        result = call(t, throwing ? pf_greenlet.s_throw : pf_greenlet.s_switch,
                       origin, target);
     }
     Py_DECREF(origin);
     if (result == NULL) {
-        PyObject *exc = pf_take_exception();
+        PyObject *exc = pystate_take_exception();
         Py_CLEAR(pf_greenlet_thread(t)->trace);
-        pf_restore_exception(exc);
+        pystate_restore_exception(exc);
         return -1;
     }
     Py_DECREF(result);

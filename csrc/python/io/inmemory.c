@@ -72,7 +72,7 @@ static const pf_net_ops memory_net = {memory_recv, memory_send};
 PyObject *
 pf_network(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return t == NULL || t->scheduler == NULL ? NULL : t->scheduler->network;
 }
 
@@ -185,12 +185,12 @@ end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     int tcp;
     Py_ssize_t room;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || kwargs != NULL ||
         !PyArg_ParseTuple(args, "pn", &tcp, &room)) {
         return NULL;
     }
-    pf_scheduler *s = pf_active(t, "a connection in memory");
+    pf_scheduler *s = pf_scheduler_active(t, "a connection in memory");
     EndObject *self = s == NULL ? NULL : (EndObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
@@ -210,7 +210,7 @@ end_dealloc(PyObject *op)
     EndObject *self = (EndObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     if (self->end != NULL) {
-        if (self->thread == pf_tls_thread) {
+        if (self->thread == pf_thread_current) {
             pf_end_close(self->end, false);
         }
         pf_end_drop(self->end);
@@ -224,7 +224,7 @@ static pf_end *
 end_of(PyObject *op)
 {
     EndObject *self = (EndObject *)op;
-    if (self->thread == pf_tls_thread) {
+    if (self->thread == pf_thread_current) {
         return self->end;
     }
     PyErr_SetString(pf.fiber_error, "this socket in memory belongs to another "
@@ -406,6 +406,6 @@ static PyMethodDef functions[] = {
 int
 pf_inmemory_init(PyObject *module)
 {
-    end_type = pf_add_type(module, &end_spec, NULL);
+    end_type = pf_arguments_add_type(module, &end_spec, NULL);
     return end_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

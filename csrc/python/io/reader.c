@@ -307,7 +307,7 @@ reader_read(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     Reader *r = (Reader *)op;
     PyObject *size = reader.chunk;
     Py_ssize_t n;
-    if (pf_optional("read", "n", args, nargs, kwnames, &size) < 0 ||
+    if (pf_arguments_optional("read", "n", args, nargs, kwnames, &size) < 0 ||
         size_to_read(r, size,
                      "read() takes the largest number of bytes to return",
                      &n) < 0) {
@@ -430,7 +430,7 @@ reader_clear(PyObject *op)
 static void
 reader_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, reader_clear);
+    pf_arguments_dealloc_with(op, reader_clear);
 }
 
 static PyMethodDef methods[] = {

@@ -17,7 +17,7 @@ int
 pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
                    PyObject *what)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || number < 0) {
         return t == NULL ? -1 : pf_io_error(-EBADF);
     }
@@ -41,7 +41,7 @@ is_in_memory(PyObject *op)
 static int
 wait_for_object(PyObject *op, pf_direction direction, int64_t length)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t != NULL && is_in_memory(op)) {
         return pf_wait_in_memory(t, op, direction, length);
     }
@@ -59,7 +59,7 @@ wait_for(const char *name, pf_direction direction, PyObject *const *args,
     PyObject *given[] = {NULL, Py_None};
     int64_t length;
     if (pf_arguments(name, names, 1, args, nargs, kwnames, given) < 0 ||
-        pf_length(given[1], &length) < 0) {
+        pf_arguments_length(given[1], &length) < 0) {
         return NULL;
     }
     int rc = wait_for_object(given[0], direction, length);
@@ -102,7 +102,7 @@ Wait until `fd` can be written, or has an error.  As wait_readable().");
 static const pf_descriptor *
 place_of(const FiberObject *fiber, PyObject *what, intptr_t number)
 {
-    const SchedulerObject *s = pf_fiber_waits_on(fiber);
+    const SchedulerObject *s = pf_look_waits_on(fiber);
     if (s == NULL) {
         return NULL;
     }
@@ -117,7 +117,7 @@ io_wait_of(PyObject *module, PyObject *op)
 {
     (void)module;
     FiberObject *fiber = (FiberObject *)op;
-    if (!PyObject_TypeCheck(op, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(op, pf_task_fiber_type)) {
         PyErr_SetString(PyExc_TypeError, "_io_wait_of() takes a fiber");
         return NULL;
     }
@@ -144,7 +144,7 @@ io_may_park(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return PyBool_FromLong(t != NULL && pf_io_scheduler(t) != NULL);
 }
 
@@ -169,7 +169,7 @@ read_numbers(PyObject *list, pf_direction direction, PfAwaited *to)
 static int
 wait_for_any(PyObject *reading, PyObject *writing, int64_t length)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || pf_io_scheduler(t) == NULL) {
         if (t != NULL) {
             PyErr_SetString(pf.fiber_error, "_wait_any() outside of a run");
@@ -201,7 +201,7 @@ io_wait_any(PyObject *module, PyObject *args)
     int64_t length;
     if (!PyArg_ParseTuple(args, "O!O!O", &PyList_Type, &reading, &PyList_Type,
                           &writing, &timeout) ||
-        pf_length(timeout, &length) < 0) {
+        pf_arguments_length(timeout, &length) < 0) {
         return NULL;
     }
     int rc = wait_for_any(reading, writing, length);

@@ -139,12 +139,13 @@ pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
 int
 pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (pf_io_scheduler(t) != NULL &&
                       pf_io_charge(t, pf_socket_of(op)->patched) < 0)) {
         return -1;
     }
-    if (PF_UNLIKELY(pf_socket_of(op)->end != NULL) && pf_preempt() < 0) {
+    if (PF_UNLIKELY(pf_socket_of(op)->end != NULL) &&
+        pf_explore_preempt() < 0) {
         return -1;
     }
     return pf_transfer_begin_part(io, t, op, direction);
@@ -242,7 +243,7 @@ release_in(SchedulerObject *s, PyObject *number, PyObject *owner)
     if (s->closed) {
         return;
     }
-    if (s->thread == pf_tls_thread) {
+    if (s->thread == pf_thread_current) {
         release_arrived(s, number, owner);
     } else if (pf_post_call(s, release_arrived, number, owner) < 0) {
         PyErr_Clear(); /* no memory: who waits there waits for its timeout */
@@ -255,12 +256,12 @@ static PyObject *
 schedulers_of(const PfSocket *sock)
 {
     PyObject *list = PyList_New(0);
-    bool ours = sock->user == pf_tls_thread && !sock->several_users;
-    bool stopped = pf_world_stop(ours ? pf_tls_thread : NULL);
+    bool ours = sock->user == pf_thread_current && !sock->several_users;
+    bool stopped = pf_world_stop(ours ? pf_thread_current : NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL && list != NULL; t = t->next) {
         bool used = t == sock->user || sock->several_users;
-        if (used && pf_list_schedulers(t, list) < 0) {
+        if (used && pf_scheduler_list(t, list) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -300,7 +301,7 @@ let_go(PfSocket *sock)
 {
     intptr_t number = sock->number;
     uint64_t owner = sock->owner;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     sock->number = -1;
     sock->owner = 0;
     if (owner == 0 || sock->user == NULL || sock->end != NULL) {
@@ -337,13 +338,13 @@ finalize_in_memory(PyObject *op, PfSocket *sock)
 static void
 socket_finalize(PyObject *op)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     if (pf_socket_of(op)->end != NULL) {
         finalize_in_memory(op, pf_socket_of(op));
     } else if (let_go(pf_socket_of(op)) < 0) {
         PyErr_Clear(); /* no memory; nobody waits, or it would be alive */
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
     pf_base_type->tp_finalize(op);
 }
 
@@ -403,7 +404,7 @@ pf_socket_parse_timeout(PyObject *timeout, int64_t *ns)
         *ns = PF_NEVER;
         return 0;
     }
-    if (pf_seconds(timeout, "timeout", ns) < 0) {
+    if (pf_arguments_seconds(timeout, "timeout", ns) < 0) {
         return -1;
     }
     if (*ns < 0) {

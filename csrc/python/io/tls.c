@@ -250,11 +250,11 @@ write_some(PfTlsOp *op, Write *write)
 static void
 remember_owed(TlsObject *tls, const Write *write)
 {
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     Py_ssize_t size;
     tls->owed = PyBytes_FromStringAndSize(rest_of(write, &size), write->taken);
     PyErr_Clear();
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
 }
 
 static int
@@ -425,7 +425,7 @@ tls_clear(PyObject *op)
 static void
 tls_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, tls_clear);
+    pf_arguments_dealloc_with(op, tls_clear);
 }
 
 /* What has to do with neither reading nor writing is the session's. */

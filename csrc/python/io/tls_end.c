@@ -15,7 +15,7 @@ may_be_lost(const TlsObject *tls)
         !PyErr_ExceptionMatches(PyExc_ConnectionResetError)) {
         return false;
     }
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     PyObject *serves = PyObject_GetAttrString(tls->session, "server_side");
     PyObject *version = PyObject_CallMethod(tls->session, "version", NULL);
     bool may = serves == Py_True && version != NULL &&
@@ -23,7 +23,7 @@ may_be_lost(const TlsObject *tls)
                PyUnicode_CompareWithASCIIString(version, "TLSv1.3") == 0;
     Py_XDECREF(serves);
     Py_XDECREF(version);
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
     return may;
 }
 
@@ -170,7 +170,7 @@ pf_tls_say_end(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     TlsObject *tls = (TlsObject *)self;
-    PfTlsOp op = {.tls = tls, .t = pf_this_thread(), .aside = true};
+    PfTlsOp op = {.tls = tls, .t = pf_thread_this(), .aside = true};
     if (op.t == NULL) {
         return NULL;
     }

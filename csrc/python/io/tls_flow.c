@@ -30,7 +30,7 @@ socket_of(const TlsObject *tls)
 int
 pf_tls_begin(PfTlsOp *op, TlsObject *tls, const char *late)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
@@ -242,7 +242,7 @@ pf_tls_ask(PfTlsOp *op, PyObject *name, PyObject *const *arguments,
     }
     op->seen = tls->fed;
     *result = PyObject_VectorcallMethod(name, args, count + 1, NULL);
-    PyObject *error = *result == NULL ? pf_take_exception() : NULL;
+    PyObject *error = *result == NULL ? pystate_take_exception() : NULL;
     bool unsent = tls->unsent != NULL;
     collect(tls);
     op->wrote = !unsent && tls->unsent != NULL;
@@ -254,7 +254,7 @@ pf_tls_ask(PfTlsOp *op, PyObject *name, PyObject *const *arguments,
         Py_DECREF(error);
         return 1;
     }
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
     return -1;
 }
 
@@ -369,7 +369,7 @@ pf_tls_flush_at_once(TlsObject *tls)
     if (PF_LIKELY(tls->unsent == NULL) || tls->flushing) {
         return;
     }
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     PyObject *socket = socket_of(tls);
     PyErr_Clear();
     if (socket != NULL) {
@@ -383,7 +383,7 @@ pf_tls_flush_at_once(TlsObject *tls)
         }
         Py_DECREF(socket);
     }
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
 }
 
 /* ------------------------------------------------------------- feeding --- */

@@ -274,13 +274,13 @@ sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 void
 pf_transfer_tell(Py_ssize_t sent)
 {
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     PyObject *number = PyLong_FromSsize_t(sent);
     if (number == NULL || PyObject_SetAttrString(exc, "sent", number) < 0) {
         PyErr_Clear();
     }
     Py_XDECREF(number);
-    pf_restore_exception(exc);
+    pystate_restore_exception(exc);
 }
 
 /* The timeout is that of all of it, as the standard one's.  Of nothing, too,

@@ -54,7 +54,7 @@ pf_io_charge(PfThread *t, bool patched)
         return 0;
     }
     bool before = pf_io_patched_begin(t, patched);
-    int rc = pf_yield_now(t);
+    int rc = pf_wait_yield(t);
     pf_io_patched_end(t, before);
     return rc < 0 ? -1 : 1;
 }

@@ -17,7 +17,7 @@ pf_scheduler *pf_io_scheduler(PfThread *t);
  */
 int pf_io_charge(PfThread *t, bool patched);
 /* A wait between these two counts as one in a call that patch() has changed, if
- * `patched`: see pf_is_cancelled_here. */
+ * `patched`: see pf_cancelling_is_here. */
 static inline bool
 pf_io_patched_begin(PfThread *t, bool patched)
 {

@@ -14,16 +14,16 @@ runs(const FiberObject *fiber)
 }
 
 PyObject *
-pf_stack_calls(FiberObject *fiber)
+pf_calls_of(FiberObject *fiber)
 {
-    if (pf_fiber_show(fiber) < 0) {
+    if (pf_pack_show_fiber(fiber) < 0) {
         return NULL;
     }
     bool stopped = pf_world_stop(fiber->thread);
     PyObject *calls = NULL;
     if (runs(fiber)) {
         calls = pystate_running_calls(fiber->thread->tstate);
-    } else if (pf_fiber_has_frames(fiber)) {
+    } else if (pf_look_has_frames(fiber)) {
         calls = pystate_calls(fiber->saved);
     } else {
         calls = PyList_New(0);
@@ -36,12 +36,12 @@ static PyObject *
 mod_calls(PyObject *module, PyObject *op)
 {
     (void)module;
-    if (!PyObject_TypeCheck(op, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(op, pf_task_fiber_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
                      Py_TYPE(op)->tp_name);
         return NULL;
     }
-    return pf_stack_calls((FiberObject *)op);
+    return pf_calls_of((FiberObject *)op);
 }
 
 /* The threads are stopped.  NULL without an exception: it has no fibers. */
@@ -82,7 +82,7 @@ static PyObject *
 mod_runs_elsewhere(PyObject *module, PyObject *op)
 {
     (void)module;
-    return PyBool_FromLong(PyObject_TypeCheck(op, pf_fiber_type) &&
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf_task_fiber_type) &&
                            pf_world_moves(((FiberObject *)op)->thread));
 }
 

@@ -6,7 +6,7 @@
 
 /* (code, line) of each call, innermost first: of a fiber that is suspended or
  * runs on another thread.  Empty if it has none. */
-PyObject *pf_stack_calls(FiberObject *fiber);
+PyObject *pf_calls_of(FiberObject *fiber);
 
 int pf_calls_init(PyObject *module);
 

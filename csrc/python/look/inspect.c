@@ -17,7 +17,7 @@ static PyObject *
 get_state(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyUnicode_FromString(pf_state_name(&((FiberObject *)op)->core));
+    return PyUnicode_FromString(pf_name_of_state(&((FiberObject *)op)->core));
 }
 
 static PyObject *
@@ -37,7 +37,7 @@ as_parent(PyObject *value)
                         "a fiber's parent cannot be deleted");
         return NULL;
     }
-    if (!PyObject_TypeCheck(value, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(value, pf_task_fiber_type)) {
         PyErr_Format(PyExc_TypeError,
                      "a fiber's parent must be a Fiber, not '%.200s'",
                      Py_TYPE(value)->tp_name);
@@ -61,7 +61,7 @@ check_parent(FiberObject *self, FiberObject *parent)
                         "any more: it has no parent to choose");
         return -1;
     }
-    if (pf_descends_from(parent, self)) {
+    if (pf_name_descends(parent, self)) {
         PyErr_SetString(PyExc_ValueError,
                         "a fiber cannot be its own ancestor");
         return -1;
@@ -83,7 +83,7 @@ set_parent(PyObject *op, PyObject *value, void *closure)
     if (parent == NULL) {
         return -1;
     }
-    bool ours = parent->thread == pf_tls_thread;
+    bool ours = parent->thread == pf_thread_current;
     bool stopped = pf_world_stop(ours ? self->thread : NULL);
     FiberObject *before = NULL;
     int rc = check_parent(self, parent);
@@ -121,7 +121,7 @@ get_context(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
     bool stopped = pf_world_stop(self->thread);
     PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
@@ -139,7 +139,7 @@ get_context(PyObject *op, void *closure)
 }
 
 bool
-pf_fiber_has_frames(const FiberObject *self)
+pf_look_has_frames(const FiberObject *self)
 {
     return self->core.state != PF_NEW && self->core.state != PF_DONE &&
            self->thread != NULL && self != CURRENT(self->thread) &&
@@ -147,13 +147,13 @@ pf_fiber_has_frames(const FiberObject *self)
 }
 
 PyObject *
-pf_fiber_frame(PfThread *t, FiberObject *self)
+pf_look_frame(PfThread *t, FiberObject *self)
 {
     PyObject *frame = NULL;
-    if (pf_fiber_show(self) < 0) {
+    if (pf_pack_show_fiber(self) < 0) {
         return NULL;
     }
-    if (pf_fiber_has_frames(self)) {
+    if (pf_look_has_frames(self)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
     return frame != NULL ? frame : Py_NewRef(Py_None);
@@ -174,7 +174,7 @@ static PyObject *
 get_frame(PyObject *op, void *closure)
 {
     (void)closure;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -184,19 +184,19 @@ get_frame(PyObject *op, void *closure)
         return refuse_frame();
     }
     if (self != CURRENT(t)) {
-        return pf_fiber_frame(t, self);
+        return pf_look_frame(t, self);
     }
     PyObject *frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 
 PyObject *
-pf_fiber_stack(PyObject *op, PyObject *ignored)
+pf_look_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     bool moves_on = pf_world_moves(((FiberObject *)op)->thread);
     PyObject *frame =
-        moves_on ? pf_stack_calls((FiberObject *)op) : get_frame(op, NULL);
+        moves_on ? pf_calls_of((FiberObject *)op) : get_frame(op, NULL);
     if (frame == NULL) {
         return NULL;
     }
@@ -256,10 +256,10 @@ get_waiting_on(PyObject *op, void *closure)
 }
 
 PyObject *
-pf_fiber_repr(PyObject *op)
+pf_look_repr(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    PyObject *name = pf_fiber_name(self);
+    PyObject *name = pf_name_of(self);
     if (name == NULL) {
         return NULL;
     }
@@ -271,10 +271,10 @@ pf_fiber_repr(PyObject *op)
     if (target != NULL && self->name != NULL) {
         repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
                                     Py_TYPE(op)->tp_name, name,
-                                    pf_state_name(&self->core), target, op);
+                                    pf_name_of_state(&self->core), target, op);
     } else {
         repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
-                                    name, pf_state_name(&self->core), op);
+                                    name, pf_name_of_state(&self->core), op);
     }
     Py_XDECREF(target);
     Py_DECREF(name);
@@ -290,7 +290,7 @@ get_group(PyObject *op, void *closure)
     return pf_world_ref(self->thread, (PyObject **)&self->base);
 }
 
-PyGetSetDef pf_fiber_getset[] = {
+PyGetSetDef pf_look_getset[] = {
     {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
      NULL},
     {"name", pf_task_get_name, pf_task_set_name,
@@ -342,17 +342,17 @@ static PyObject *
 mod_places(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
                      Py_TYPE(object)->tp_name);
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
-    if (pf_fiber_show(fiber) < 0) {
+    if (pf_pack_show_fiber(fiber) < 0) {
         return NULL;
     }
     bool stopped = pf_world_stop(fiber->thread);
-    bool any = pf_fiber_has_frames(fiber);
+    bool any = pf_look_has_frames(fiber);
     size_t count = any ? pystate_places(fiber->saved, NULL) : 0;
     PyObject *bytes = PyBytes_FromStringAndSize(
         NULL, (Py_ssize_t)(count * sizeof(uintptr_t)));
@@ -382,7 +382,7 @@ static PyObject *
 mod_scheduler_of(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
                      Py_TYPE(object)->tp_name);
         return NULL;
@@ -398,7 +398,7 @@ mod_scheduler_of(PyObject *module, PyObject *object)
 }
 
 SchedulerObject *
-pf_fiber_waits_on(const FiberObject *fiber)
+pf_look_waits_on(const FiberObject *fiber)
 {
     if (fiber->core.state != PF_PARKED || fiber->is_hub ||
         fiber->thread == NULL) {
@@ -417,14 +417,14 @@ static PyObject *
 mod_waited(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
                      Py_TYPE(object)->tp_name);
         return NULL;
     }
     const FiberObject *fiber = (FiberObject *)object;
     bool stopped = pf_world_stop(fiber->thread);
-    SchedulerObject *s = pf_fiber_waits_on(fiber);
+    SchedulerObject *s = pf_look_waits_on(fiber);
     int64_t waited = s == NULL ? 0 : pf_now(&s->core) - fiber->core.parked_at;
     pf_world_start(stopped);
     return s == NULL ? Py_NewRef(Py_None)
@@ -435,7 +435,7 @@ static PyObject *
 schedulers_of(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
-    if (list != NULL && pf_list_schedulers(t, list) < 0) {
+    if (list != NULL && pf_scheduler_list(t, list) < 0) {
         Py_CLEAR(list);
     }
     return list;
@@ -501,7 +501,7 @@ mod_running_scheduler(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return Py_NewRef(t == NULL || t->scheduler == NULL
                          ? Py_None
                          : (PyObject *)t->scheduler);
@@ -515,7 +515,7 @@ mod_runs_elsewhere(PyObject *module, PyObject *ignored)
     bool found = false;
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        found = found || (t != pf_tls_thread && t->scheduler != NULL);
+        found = found || (t != pf_thread_current && t->scheduler != NULL);
     }
     pf_mutex_unlock(&pf_threads_lock);
     return PyBool_FromLong(found);
@@ -527,16 +527,16 @@ mod_name_here(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    const PfThread *t = pf_tls_thread;
+    const PfThread *t = pf_thread_current;
     return t == NULL || CURRENT(t) == t->root ? Py_NewRef(Py_None)
-                                              : pf_fiber_name(CURRENT(t));
+                                              : pf_name_of(CURRENT(t));
 }
 
 static PyObject *
 mod_target_of(PyObject *module, PyObject *op)
 {
     (void)module;
-    bool fresh = PyObject_TypeCheck(op, pf_fiber_type) &&
+    bool fresh = PyObject_TypeCheck(op, pf_task_fiber_type) &&
                  !((FiberObject *)op)->entered &&
                  ((FiberObject *)op)->target != NULL;
     return Py_NewRef(fresh ? ((FiberObject *)op)->target : Py_None);

@@ -5,16 +5,16 @@
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
 
-extern PyGetSetDef pf_fiber_getset[];
+extern PyGetSetDef pf_look_getset[];
 /* The frame where it is suspended; None if it is not.  New reference. */
-PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
-bool pf_fiber_has_frames(const FiberObject *fiber); /* is it suspended? */
+PyObject *pf_look_frame(PfThread *t, FiberObject *fiber);
+bool pf_look_has_frames(const FiberObject *fiber); /* is it suspended? */
 /* The scheduler that a parked fiber waits on; NULL: it is not parked.  A raw
  * fiber may outlive the one that it waited on, so it is looked for among the
  * living. */
-SchedulerObject *pf_fiber_waits_on(const FiberObject *fiber);
-PyObject *pf_fiber_repr(PyObject *op);
-PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
+SchedulerObject *pf_look_waits_on(const FiberObject *fiber);
+PyObject *pf_look_repr(PyObject *op);
+PyObject *pf_look_stack(PyObject *op, PyObject *ignored);
 int pf_inspect_init(PyObject *module);
 
 #endif

@@ -20,7 +20,7 @@
  * of them; a program with at most four times as many fibers never packs one. */
 #define DEFAULT_SLOTS 256
 
-PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
+PF_ATOMIC(size_t) pf_pack_default_slots; /* constant after import */
 
 /* Of a thread: no object, and known to the packer alone. */
 typedef struct Mover {
@@ -44,7 +44,7 @@ look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
     packing->room_end = pystate_room_end(fiber->saved);
     packing->exposed = view.exposed;
     packing->lends =
-        view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
+        view.called_back || pf_fiber_rare(fiber)->lends != 0 || fiber->is_hub;
 }
 
 /* Where it lies while the fiber is at home.  The header does not say so while
@@ -88,7 +88,7 @@ on_arrival(pf_thread *thread, pf_fiber *mover, pf_fiber *to)
     }
     pystate_save(t->tstate, from->saved, &from->context);
     pystate_load(t->tstate, f->saved, &f->context);
-    pf_trace_switch(t->tstate, NULL, f->saved->trace);
+    pf_tracing_switch(t->tstate, NULL, f->saved->trace);
 }
 
 static pf_fiber *
@@ -130,29 +130,29 @@ static const pf_pack_host pack_host = {
 };
 
 const char *
-pf_packing_refused_here(void)
+pf_pack_refused_here(void)
 {
     const char *why = pystate_packing_refused();
     return why != NULL ? why : pf_packing_refused();
 }
 
 void
-pf_packing_set(PfThread *t, size_t slots)
+pf_pack_use(PfThread *t, size_t slots)
 {
-    if (pf_packing_refused_here() == NULL) {
+    if (pf_pack_refused_here() == NULL) {
         (void)pf_pack_set(&t->engine, &pack_host, slots);
     }
 }
 
 void
-pf_packing_reset(PfThread *t)
+pf_pack_reset(PfThread *t)
 {
-    pf_packing_set(t, pf_load_relaxed(&pf_default_slots));
+    pf_pack_use(t, pf_load_relaxed(&pf_pack_default_slots));
 }
 
 /* No object knows these frames, so that only the copy changes. */
 PyState *
-pf_packed_state(const FiberObject *fiber)
+pf_pack_state_packed(const FiberObject *fiber)
 {
     PyStateMove move;
     char *header = pf_pack_peek(&fiber->thread->engine, &fiber->fiber,
@@ -170,7 +170,7 @@ static int
 slots_from_environment(void)
 {
     const char *text = getenv("PYFIBER_SLOTS");
-    pf_store(&pf_default_slots, DEFAULT_SLOTS);
+    pf_store(&pf_pack_default_slots, DEFAULT_SLOTS);
     if (text == NULL || *text == '\0') {
         return 0;
     }
@@ -184,14 +184,14 @@ slots_from_environment(void)
                      text);
         return -1;
     }
-    pf_store(&pf_default_slots, (size_t)slots);
+    pf_store(&pf_pack_default_slots, (size_t)slots);
     return 0;
 }
 
 int
-pf_packing_slots(PyObject *wanted, size_t *slots)
+pf_pack_slots(PyObject *wanted, size_t *slots)
 {
-    *slots = pf_load_relaxed(&pf_default_slots);
+    *slots = pf_load_relaxed(&pf_pack_default_slots);
     if (wanted == Py_None) {
         return 0;
     }
@@ -211,7 +211,7 @@ pf_packing_slots(PyObject *wanted, size_t *slots)
 }
 
 int
-pf_packing_init(void)
+pf_pack_init(void)
 {
     return slots_from_environment();
 }

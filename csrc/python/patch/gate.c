@@ -185,7 +185,7 @@ drop(PyObject *op)
 static void
 gate_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, drop);
+    pf_arguments_dealloc_with(op, drop);
 }
 
 /* No Py_tp_doc: it would hide the original's. */
@@ -281,7 +281,7 @@ static PyObject *
 call_patched(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (nargs < 1) {
         PyErr_SetString(PyExc_TypeError, "_call_patched() takes a function");
         return NULL;
@@ -299,7 +299,7 @@ block_from_now_on(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t != NULL && t->scheduler != NULL) {
         t->scheduler->blocks = true;
     }
@@ -323,8 +323,8 @@ static PyMethodDef functions[] = {
 int
 pf_gate_init(PyObject *module)
 {
-    gate_type = pf_add_type(module, &gate_spec, NULL);
-    method_type = pf_add_type(module, &method_gate_spec, NULL);
+    gate_type = pf_arguments_add_type(module, &gate_spec, NULL);
+    method_type = pf_arguments_add_type(module, &method_gate_spec, NULL);
     return gate_type == NULL || method_type == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);

@@ -44,7 +44,7 @@ static bool in_place; /* shared, one word */
 static inline FiberObject *
 fiber_here(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (PF_LIKELY(t == NULL || t->scheduler == NULL)) {
         return NULL;
     }
@@ -200,7 +200,7 @@ dict_in(PyObject *op, FiberObject *fiber)
 static int
 pay(PyObject *op)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     LocalRecord *record = t == NULL ? NULL : find(op);
     if (record == NULL || record->owed != t->tstate_id) {
         return 0;
@@ -362,7 +362,7 @@ local_patch(PyObject *module, PyObject *wanted)
 static FiberObject *
 importer(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     FiberObject *fiber = t == NULL || t->scheduler == NULL ? NULL : CURRENT(t);
     while (fiber != NULL && !fiber->scheduled) {
         fiber = fiber->parent;

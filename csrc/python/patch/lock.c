@@ -69,7 +69,7 @@ acquire_until(PyObject *self, int64_t deadline)
     if (!is_for_fibers(self)) {
         return PF_CALL_ORIGINAL;
     }
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return pf_lot_parks() != NULL
                ? pf_lot_acquire(self, t, deadline, look, NULL)
                : pf_stay_acquire(acquire, self, t, deadline);
@@ -142,7 +142,7 @@ static PyObject *
 lock_retake(PyObject *module, PyObject *self)
 {
     (void)module;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (!pf_lock_methods.wanted || Py_TYPE(self) != standard || t == NULL ||
         (!CURRENT(t)->dying && pf_lot_parks() == NULL)) {
         return PyObject_CallMethod(self, "acquire", NULL);

@@ -351,7 +351,7 @@ bool
 pf_lot_lost_slow(PyObject *lock)
 {
     HoldingsObject *holdings =
-        pf_lot_is_ours() ? holdings_of(CURRENT(pf_tls_thread)) : NULL;
+        pf_lot_is_ours() ? holdings_of(CURRENT(pf_thread_current)) : NULL;
     PyObject *lost = holdings == NULL ? NULL : holdings->lost;
     Py_ssize_t count = lost == NULL ? 0 : PyList_GET_SIZE(lost);
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -366,7 +366,7 @@ int
 pf_lot_acquire(PyObject *lock, PfThread *t, int64_t deadline, PfLook look,
                void *data)
 {
-    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
+    if (pf_explore_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
         return -1;
     }
     int rc = pf_lot_until(lock, t, deadline, false, look, data);
@@ -385,9 +385,9 @@ pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data)
         rc = pf_lot_until(lock, t, PF_NEVER, true, look, data) < 0 ? -1 : 1;
     }
     if (rc <= 0) {
-        PyObject *raised = pf_take_exception();
+        PyObject *raised = pystate_take_exception();
         pf_lot_lose(lock, fiber);
-        pf_restore_exception(raised);
+        pystate_restore_exception(raised);
     }
     return rc;
 }
@@ -538,7 +538,7 @@ pf_lot_init(PyObject *module)
         return -1;
     }
     pf_table_init(&lot->table);
-    holdings_type = pf_add_type(module, &holdings_spec, NULL);
+    holdings_type = pf_arguments_add_type(module, &holdings_spec, NULL);
     return holdings_type == NULL ? -1
                                  : PyModule_AddFunctions(module, functions);
 }

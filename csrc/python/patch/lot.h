@@ -63,7 +63,7 @@ PfThread *pf_lot_parks_slow(PfThread *t);
 static inline PfThread *
 pf_lot_parks(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return PF_LIKELY(t == NULL || t->scheduler == NULL) ? NULL
                                                         : pf_lot_parks_slow(t);
 }
@@ -127,7 +127,7 @@ bool pf_lot_lost_slow(PyObject *lock);
 static inline bool
 pf_lot_lost(PyObject *lock)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return t != NULL && CURRENT(t)->dying && pf_lot_lost_slow(lock);
 }
 

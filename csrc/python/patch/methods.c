@@ -187,6 +187,6 @@ pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline)
                                      &given[0], &given[1])) {
         return -1;
     }
-    return pf_acquire_arguments(given, given[1] == NULL ? 1 : 2, NULL,
-                                deadline);
+    return pf_deadline_acquire(given, given[1] == NULL ? 1 : 2, NULL,
+                               deadline);
 }

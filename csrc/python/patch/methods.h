@@ -102,7 +102,7 @@ typedef PyObject *(*PfUnpacked)(PyObject *, PyObject *const *, Py_ssize_t,
     {                                                                         \
         int64_t deadline;                                                     \
         int rc = !is_for_fibers(self) ? PF_CALL_ORIGINAL                      \
-                 : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0  \
+                 : pf_deadline_acquire(args, nargs, kwnames, &deadline) < 0   \
                      ? -1                                                     \
                      : acquire_until(self, deadline);                         \
         return rc == PF_CALL_ORIGINAL                                         \

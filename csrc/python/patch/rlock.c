@@ -38,7 +38,7 @@ held(PyObject *self)
 static bool
 is_mine(const PfLotEntry *entry)
 {
-    PfThread *t = entry == NULL ? NULL : pf_tls_thread;
+    PfThread *t = entry == NULL ? NULL : pf_thread_current;
     return t != NULL && pf_lot_is_held_by(entry, CURRENT(t));
 }
 
@@ -305,7 +305,7 @@ restore_outside(PyObject *self, PyObject *packed, PyObject *state)
 static PyObject *
 restored(PyObject *self, PyObject *packed, PyObject *state)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool dies = t != NULL && CURRENT(t)->dying && pf_lot_is_ours();
     return dies || (pf_rlock_methods.wanted && pf_lot_parks() != NULL)
                ? restore_in_fiber(self, t, state)

@@ -59,7 +59,7 @@ get_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
         *deadline = block == 0 ? PF_NOW : PF_NEVER;
         return block < 0 ? -1 : 0;
     }
-    if (pf_real(given[1], "timeout", &seconds) < 0) {
+    if (pf_arguments_real(given[1], "timeout", &seconds) < 0) {
         return -1;
     }
     if (seconds < 0) {
@@ -67,7 +67,7 @@ get_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                         "'timeout' must be a non-negative number");
         return -1;
     }
-    *deadline = pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    *deadline = pf_deadline_in(NULL, pf_arguments_nanoseconds(seconds));
     return 0;
 }
 
@@ -97,13 +97,13 @@ get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
         return call_get(get, self, cls, args, nargs, kwnames);
     }
     if (get_arguments(args, nargs, kwnames, &deadline) < 0 ||
-        (pf_lot_parks() != NULL && pf_preempt() < 0)) {
+        (pf_lot_parks() != NULL && pf_explore_preempt() < 0)) {
         return NULL;
     }
     if (!is_for_fibers()) { /* the above has left the run */
         return call_get(get, self, cls, args, nargs, kwnames);
     }
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (pf_lot_parks() == NULL) {
         return get_staying(self, t, deadline, &got) == 0
                    ? call_get(get, self, cls, args, nargs, kwnames)

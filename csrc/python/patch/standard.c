@@ -55,7 +55,7 @@ make_twin(PyObject *sock, long number)
 static void
 drop_twin(PyObject *twin)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *number =
         PyObject_CallOneArg(pf_base_descriptor(PF_BASE_DETACH), twin);
     if (number == NULL) {
@@ -63,7 +63,7 @@ drop_twin(PyObject *twin)
     }
     Py_XDECREF(number);
     Py_DECREF(twin);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* connect() and accept() have no flag for one call. */
@@ -121,7 +121,7 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         }
         return NULL;
     }
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t != NULL && pf_io_scheduler(t) != NULL && pf_io_charge(t, true) < 0) {
         return NULL;
     }

@@ -49,7 +49,7 @@ PyObject *
 pf_stay_loop_logs(PyObject *module, PyObject *yes)
 {
     (void)module;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool before = t != NULL && t->loop_logs;
     if (t != NULL) {
         t->loop_logs = yes == Py_True;
@@ -62,7 +62,7 @@ pf_stay_loop_logs(PyObject *module, PyObject *yes)
 static int
 block_for_a_while(const PfMethod *acquire, PyObject *lock, const PfThread *t)
 {
-    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    int64_t limit = pf_load_relaxed(&pf_run_stall_limit);
     if (limit <= 0) {
         return 2;
     }

@@ -28,7 +28,7 @@ PyObject *pf_stay_loop_logs(PyObject *module, PyObject *yes);
 static inline PfThread *
 pf_stays(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     return PF_LIKELY(t == NULL || t->scheduler == NULL) || !pf_lot_is_ours()
                ? NULL
                : t;

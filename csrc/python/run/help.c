@@ -85,7 +85,7 @@ look_for_unknown(void)
 
 /* The system's thread outlives Python's by some microseconds. */
 PyObject *
-pf_has_unknown_threads(PyObject *module, PyObject *ignored)
+pf_help_unknown_threads(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
@@ -108,13 +108,14 @@ pf_help_is_possible(SchedulerObject *s)
     if (pf_facade.could_be_woken == NULL) {
         return false;
     }
-    pf_no_switch_begin(s->thread, "while a run looks for who could wake it");
+    pf_thread_no_switch_begin(s->thread,
+                              "while a run looks for who could wake it");
     PyObject *answer = PyObject_CallNoArgs(pf_facade.could_be_woken);
     bool possible = answer != Py_False;
     if (answer == NULL) {
         PyErr_WriteUnraisable((PyObject *)s); /* code may run here, too */
     }
     Py_XDECREF(answer);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     return possible;
 }

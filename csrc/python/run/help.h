@@ -26,6 +26,6 @@ void pf_help_after_fork(void);
 /* Could somebody wake a fiber of the run?  May run code, which may wake one. */
 bool pf_help_is_possible(SchedulerObject *s);
 /* _has_unknown_threads() */
-PyObject *pf_has_unknown_threads(PyObject *module, PyObject *ignored);
+PyObject *pf_help_unknown_threads(PyObject *module, PyObject *ignored);
 
 #endif

@@ -31,17 +31,18 @@
 
 #include <errno.h>
 
-PF_ATOMIC(int64_t) pf_stall_limit; /* shared, one word */
+PF_ATOMIC(int64_t) pf_run_stall_limit; /* shared, one word */
 
 /* -------------------------------------------------------------- ending a run */
 
 void
-pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
+pf_run_cancel_all(SchedulerObject *s, PyObject *reason)
 {
-    PyObject *why = pf_reason_and_author(reason, Py_None);
+    PyObject *why = pf_cancel_why(reason, Py_None);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && f->scheduled &&
-            pf_hooks.cancelling->is_top(f) && !pf_fiber_kind(f)->serves) {
+            pf_parts_hooks.cancelling->is_top(f) &&
+            !pf_fiber_kind(f)->serves) {
             pf_cancel_now(f, why);
         }
     }
@@ -54,18 +55,18 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
 static void
 fail_with_raised(SchedulerObject *s)
 {
-    pf_scheduler_fail(s, pf_take_exception());
+    pf_scheduler_fail(s, pystate_take_exception());
 }
 
 /* The collector may run any code here. */
 void
-pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
+pf_run_cancel_because(SchedulerObject *s, const char *reason)
 {
-    pf_no_switch_begin(s->thread, "while a run is cancelled");
-    PyObject *text = pf_reason(reason);
-    pf_scheduler_cancel_all(s, text);
+    pf_thread_no_switch_begin(s->thread, "while a run is cancelled");
+    PyObject *text = pf_cancel_text(reason);
+    pf_run_cancel_all(s, text);
     Py_DECREF(text);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
 }
 
 /* Drop a reference in the hub.  Code that runs as objects die must not leave
@@ -73,9 +74,9 @@ pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
 static void
 drop_in_hub(SchedulerObject *s, PyObject *object)
 {
-    pf_no_switch_begin(s->thread, "in a scheduler's loop");
+    pf_thread_no_switch_begin(s->thread, "in a scheduler's loop");
     Py_XDECREF(object);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
 }
 
 /* ------------------------------------------------------------------- the loop */
@@ -122,25 +123,25 @@ empty_queue(SchedulerObject *s)
 
 /* Unwind the remaining fibers with FiberExit; keeps the raised exception. */
 void
-pf_scheduler_abandon(SchedulerObject *s)
+pf_run_abandon(SchedulerObject *s)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     FiberObject *fiber;
     s->ending = true;
     do {
         empty_queue(s); /* closing a grain may have started some */
         while ((fiber = find_leftover(s)) != NULL) {
             if (fiber->fiber.stack != NULL) {
-                pf_fiber_unwind(s->thread, fiber);
+                pf_unwind_fiber(s->thread, fiber);
             } else {
                 PyErr_SetNone(pf.fiber_exit);
-                pf_fiber_end(s->thread, fiber, NULL);
+                pf_switch_end(s->thread, fiber, NULL);
             }
             drop_in_hub(s, (PyObject *)fiber);
             empty_queue(s); /* unwinding may have woken others */
         }
     } while (abandon_another(s));
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* A fiber that only waits for work. */
@@ -159,10 +160,10 @@ is_idle(FiberObject *f)
 
 /* Those on their way here as well, which are the youngest. */
 PyObject *
-pf_scheduler_fibers(SchedulerObject *s)
+pf_run_fibers(SchedulerObject *s)
 {
     PyObject *list = PyList_New(0);
-    if (list != NULL && pf_post_list(s, pf_soon_arrived, list) < 0) {
+    if (list != NULL && pf_post_list(s, pf_run_soon_arrived, list) < 0) {
         Py_CLEAR(list);
     }
     for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
@@ -180,9 +181,9 @@ pf_scheduler_fibers(SchedulerObject *s)
 
 /* All waiting fibers, for a report; a new list. */
 PyObject *
-pf_waiting_ones(SchedulerObject *s)
+pf_run_waiting_ones(SchedulerObject *s)
 {
-    PyObject *list = pf_scheduler_fibers(s);
+    PyObject *list = pf_run_fibers(s);
     PF_EACH_PART(part, list) {
         if (list != NULL && part->list(s, list) < 0) {
             Py_CLEAR(list);
@@ -194,15 +195,15 @@ pf_waiting_ones(SchedulerObject *s)
 static void
 deadlock(SchedulerObject *s)
 {
-    pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = pf_team_fibers(s, pf_waiting_ones(s));
+    pf_thread_no_switch_begin(s->thread, "while a deadlock is reported");
+    PyObject *fibers = pf_team_fibers(s, pf_run_waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && pf_facade.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
     }
     text = pf_team_add_reports(s, text);
     Py_XDECREF(fibers);
-    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
+    PyObject *failure = text == NULL ? pystate_take_exception() : NULL;
     if (text != NULL) {
         PyErr_SetObject(pf.deadlock_error, text);
         Py_DECREF(text);
@@ -210,20 +211,20 @@ deadlock(SchedulerObject *s)
         PyErr_SetString(pf.deadlock_error,
                         "every fiber waits and nothing can wake one");
     }
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     if (failure != NULL) { /* why the text could not be made */
-        pf_add_context(failure, error);
+        pf_outcome_add_context(failure, error);
         Py_SETREF(error, failure);
     }
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     pf_scheduler_fail(s, error);
 }
 
 static void
 tell_of_stall(SchedulerObject *s)
 {
-    pf_no_switch_begin(s->thread, "while a stalled run is reported");
-    PyObject *fibers = pf_waiting_ones(s);
+    pf_thread_no_switch_begin(s->thread, "while a stalled run is reported");
+    PyObject *fibers = pf_run_waiting_ones(s);
     PyObject *told = fibers == NULL
                          ? NULL
                          : PyObject_CallOneArg(pf_facade.log_stall, fibers);
@@ -235,7 +236,7 @@ tell_of_stall(SchedulerObject *s)
     } else {
         fail_with_raised(s);
     }
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
 }
 
 /* Only another thread could wake a fiber.  A library's thread that never does
@@ -250,7 +251,7 @@ watch_stall(SchedulerObject *s)
         s->stalled_at = happened;
         s->stalled_since = now;
     }
-    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    int64_t limit = pf_load_relaxed(&pf_run_stall_limit);
     if (limit <= 0 || s->stall_told || now - s->stalled_since < limit) {
         return false;
     }
@@ -266,7 +267,7 @@ watch_stall(SchedulerObject *s)
 static int64_t
 look_interval(void)
 {
-    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    int64_t limit = pf_load_relaxed(&pf_run_stall_limit);
     return limit > 0 && limit < LOOK_FOR_THREADS ? limit : LOOK_FOR_THREADS;
 }
 
@@ -275,10 +276,11 @@ look_interval(void)
 static int
 run_signal_handlers(SchedulerObject *s)
 {
-    pf_no_switch_begin(s->thread, "in a signal handler that interrupted the "
-                                  "idle scheduler");
+    pf_thread_no_switch_begin(s->thread,
+                              "in a signal handler that interrupted the "
+                              "idle scheduler");
     int rc = PyErr_CheckSignals();
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     if (rc < 0) {
         fail_with_raised(s);
     }
@@ -310,9 +312,9 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
     if (what == NULL) {
         return true;
     }
-    bool fiber = PyObject_TypeCheck(what, pf_fiber_type);
+    bool fiber = PyObject_TypeCheck(what, pf_task_fiber_type);
     return fiber ? ((FiberObject *)what)->core.scheduler != &s->core
-                 : !PyObject_TypeCheck(what, pf_group_type);
+                 : !PyObject_TypeCheck(what, pf_cancel_group_type);
 }
 
 /* The next raw fiber, from `f` on, that waits and was entered from this run:
@@ -332,9 +334,9 @@ static bool
 cancel_raw(SchedulerObject *s)
 {
     if (find_raw_to_cancel(s, s->thread->live) != NULL) {
-        pf_no_switch_begin(s->thread, "while a run is cancelled");
-        PyObject *reason = pf_reason("the run is over");
-        PyObject *why = pf_reason_and_author(reason, Py_None);
+        pf_thread_no_switch_begin(s->thread, "while a run is cancelled");
+        PyObject *reason = pf_cancel_text("the run is over");
+        PyObject *why = pf_cancel_why(reason, Py_None);
         /* To create those may have run code, so check afresh. */
         FiberObject *f = s->thread->live;
         while ((f = find_raw_to_cancel(s, f)) != NULL) {
@@ -342,7 +344,7 @@ cancel_raw(SchedulerObject *s)
         }
         Py_XDECREF(why);
         Py_DECREF(reason);
-        pf_no_switch_end(s->thread);
+        pf_thread_no_switch_end(s->thread);
     }
     return s->core.ready.head != NULL;
 }
@@ -378,7 +380,7 @@ has_been_helped(SchedulerObject *s)
 }
 
 int64_t
-pf_wait_for_help(SchedulerObject *s)
+pf_run_wait_for_help(SchedulerObject *s)
 {
     if (!pf_help_is_possible(s)) {
         return has_been_helped(s) || s->core.ready.head != NULL ? 0 : -1;
@@ -426,7 +428,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     if (s->clock != NULL) {
-        return pf_hooks.explorer->idle(s, deadline);
+        return pf_parts_hooks.explorer->idle(s, deadline);
     }
     if (s->team != NULL) {
         int64_t patience = pf_team_idle(s);
@@ -438,7 +440,7 @@ idle(SchedulerObject *s, int64_t deadline)
         }
     } else if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
                pf_load(&s->coming) == 0) {
-        int64_t patience = pf_wait_for_help(s);
+        int64_t patience = pf_run_wait_for_help(s);
         if (patience <= 0) {
             return patience == 0;
         }
@@ -467,7 +469,7 @@ back_in_hub(SchedulerObject *s, FiberObject *hub)
         return;
     }
     pf_queue_remove(&s->core.ready, &hub->core); /* perhaps ready as well */
-    PyObject *value = pf_value_in_parent(s->thread);
+    PyObject *value = pf_switch_landed(s->thread);
     if (value == NULL) {
         fail_with_raised(s);
     }
@@ -485,7 +487,7 @@ run_next(SchedulerObject *s, FiberObject *hub)
         return s->core.ready.head != NULL;
     }
     poke(s);
-    pf_switch_with(&s->thread->engine, next, pf_on_switch);
+    pf_switch_with(&s->thread->engine, next, pf_switch_on);
     back_in_hub(s, hub);
     return true;
 }
@@ -517,7 +519,7 @@ return_hub(SchedulerObject *s, FiberObject *hub)
 /* May another run begin inside the present one of this thread?  (Not on the
  * stack that grains share: there it would belong to one of them.) */
 bool
-pf_may_nest(PfThread *t)
+pf_run_may_nest(PfThread *t)
 {
     return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
@@ -539,7 +541,7 @@ static FiberObject *
 hub_begin(SchedulerObject *s)
 {
     PfThread *t = s->thread;
-    pf_packing_set(t, s->slots);
+    pf_pack_use(t, s->slots);
     FiberObject *hub = CURRENT(t);
     pf_overflow_renew();
     hub->is_hub = true;
@@ -549,8 +551,8 @@ hub_begin(SchedulerObject *s)
     borrow_hub(s, hub);
     set_scheduler(t, s);
     Py_INCREF(s);
-    if (PF_UNLIKELY(pf_turns_on)) {
-        pf_hooks.turns->begin_run(s);
+    if (PF_UNLIKELY(pf_scheduler_turns_on)) {
+        pf_parts_hooks.turns->begin_run(s);
     }
     if (s->hosted) {
         pf_scheduler_resume(&s->core);
@@ -569,7 +571,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
     if (PF_UNLIKELY(s->turn.on)) {
-        pf_hooks.turns->end(s);
+        pf_parts_hooks.turns->end(s);
     }
     pf_queue_remove(&s->core.ready, &hub->core);
     hub->core.state = PF_RUNNING;
@@ -579,9 +581,9 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     return_hub(s, hub);
     set_scheduler(t, s->outer);
     if (s->outer != NULL) {
-        pf_packing_set(t, s->outer->slots);
+        pf_pack_use(t, s->outer->slots);
     } else {
-        pf_packing_reset(t);
+        pf_pack_reset(t);
     }
     s->outer = NULL;
     if (s->hosted && !s->closed && !(s->in_turn && has_work(s))) {
@@ -605,15 +607,15 @@ static bool
 must_end(SchedulerObject *s)
 {
     return !s->ending &&
-           ((pf_unfinished_foreground(s) == 0 && !pf_team_works(s)) ||
+           ((pf_scheduler_foreground(s) == 0 && !pf_team_works(s)) ||
             failed(s));
 }
 
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
-    return (pf_unfinished(s) == 0 && !pf_team_works(s)) || s->interrupts > 1 ||
-           hub->dying;
+    return (pf_scheduler_unfinished(s) == 0 && !pf_team_works(s)) ||
+           s->interrupts > 1 || hub->dying;
 }
 
 /* Run until main and every non-daemon fiber are done; then, or when something
@@ -627,9 +629,9 @@ loop(SchedulerObject *s, FiberObject *hub)
         if (must_end(s)) {
             pf_poll(&s->core); /* so that what has come is told why */
             s->ending = true;
-            pf_scheduler_cancel_because(
-                s, s->foreground == 0 ? "the run is over"
-                                      : "another fiber ended the run");
+            pf_run_cancel_because(s, s->foreground == 0
+                                         ? "the run is over"
+                                         : "another fiber ended the run");
             pf_team_cancel(s);
         }
         if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
@@ -644,9 +646,9 @@ loop(SchedulerObject *s, FiberObject *hub)
 }
 
 int
-pf_may_run(SchedulerObject *s)
+pf_run_may_run(SchedulerObject *s)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
@@ -660,7 +662,7 @@ pf_may_run(SchedulerObject *s)
                         "the thread that made it");
         return -1;
     }
-    if (t->scheduler != NULL && (s->running || !pf_may_nest(t))) {
+    if (t->scheduler != NULL && (s->running || !pf_run_may_nest(t))) {
         PyErr_SetString(pf.fiber_error,
                         "a scheduler runs on this thread already: use spawn() "
                         "inside of it");
@@ -678,7 +680,7 @@ remember_failure(FiberObject *main, PyObject *exc)
         return;
     }
     main->looked_at = true;
-    pf_add_context(exc, main->value);
+    pf_outcome_add_context(exc, main->value);
 }
 
 /* The result of run() when the loop is over.  To create it may run code, so
@@ -690,7 +692,7 @@ run_result(SchedulerObject *s, FiberObject *main)
         PyObject *exc = s->fatal;
         s->fatal = NULL;
         remember_failure(main, exc);
-        pf_restore_exception(exc);
+        pystate_restore_exception(exc);
         return NULL;
     }
     return pf_task_value(PF_TASK(main));
@@ -701,18 +703,18 @@ run_result(SchedulerObject *s, FiberObject *main)
 static int
 begin_signals(SchedulerObject *s, PfSignals *saved)
 {
-    pf_no_switch_begin(s->thread, "while a run begins");
+    pf_thread_no_switch_begin(s->thread, "while a run begins");
     int rc = pf_signals_begin(s, saved);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     return rc;
 }
 
 static void
 end_signals(SchedulerObject *s, PfSignals *saved)
 {
-    pf_no_switch_begin(s->thread, "while a run ends");
+    pf_thread_no_switch_begin(s->thread, "while a run ends");
     pf_signals_end(s, saved);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
 }
 
 PyObject *
@@ -735,7 +737,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
             s->untracks = true;
             loop(s, hub);
-            pf_scheduler_abandon(s);
+            pf_run_abandon(s);
             s->untracks = false;
             Py_CLEAR(s->main); /* the caller has it */
         }
@@ -761,7 +763,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     pf_make_ready(&s->core, &hub->core);
     pf_fiber *next = pf_next(&s->core);
     if (next != &hub->fiber) {
-        pf_switch_with(&s->thread->engine, next, pf_on_switch);
+        pf_switch_with(&s->thread->engine, next, pf_switch_on);
         back_in_hub(s, hub);
     }
     hub->core.state = PF_RUNNING;
@@ -774,8 +776,9 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
     uint64_t before = pf_happened(&s->core);
-    while (wait && s->core.ready.head == NULL && pf_unfinished(s) > 0 &&
-           s->fatal == NULL && pf_happened(&s->core) == before) {
+    while (wait && s->core.ready.head == NULL &&
+           pf_scheduler_unfinished(s) > 0 && s->fatal == NULL &&
+           pf_happened(&s->core) == before) {
         int64_t began = pf_now(&s->core);
         if (!idle(s, deadline)) {
             deadlock(s);

@@ -37,15 +37,15 @@ typedef struct PfTeam {
 } PfTeam;
 
 static inline bool
-pf_is_first(const SchedulerObject *s)
+pf_team_is_first(const SchedulerObject *s)
 {
     return s->member == &s->team->members[0];
 }
 
 /* --- team.c --- */
 void pf_team_join(SchedulerObject *s, PfTeam *c);
-void pf_get_hungry(PfMember *m);
-void pf_come_back(SchedulerObject *s, FiberObject *f);
+void pf_team_get_hungry(PfMember *m);
+void pf_team_come_back(SchedulerObject *s, FiberObject *f);
 
 /* --- team_run.c --- */
 /* Start the others, now that there is something to give. */

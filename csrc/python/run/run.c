@@ -39,10 +39,10 @@ run_alone(FiberObject *main, RunOptions *options)
         options->threads > 1
             ? pf_team_run(s, main, options->threads, options->watchdog)
             : pf_run_main(s, main);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
-    pf_scheduler_close_now(s);
+    PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
+    pf_run_close_now(s);
     pf_unhandled_close_quietly(s);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     Py_DECREF(s);
     return result;
 }
@@ -104,7 +104,7 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
         return pf_team_threads(value, &options->threads);
     }
     return value != Py_None &&
-                   (pf_watch_limit(value, &options->watchdog) < 0 ||
+                   (pf_scheduler_watch_limit(value, &options->watchdog) < 0 ||
                     start_watchdog("start") < 0)
                ? -1
                : 0;
@@ -148,7 +148,7 @@ main_without(Py_ssize_t own, PyObject *const *args, Py_ssize_t nargs,
             PyTuple_SET_ITEM(names, kept++, Py_NewRef(name));
         }
     }
-    main = pf_fiber_to_call("run()", fewer, nargs, kept == 0 ? NULL : names);
+    main = pf_call_fiber("run()", fewer, nargs, kept == 0 ? NULL : names);
 done:
     PyMem_Free(fewer);
     Py_XDECREF(names);
@@ -158,11 +158,11 @@ done:
 PyObject *
 pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
-    if (t->scheduler != NULL && !pf_may_nest(t)) {
+    if (t->scheduler != NULL && !pf_run_may_nest(t)) {
         PyErr_SetString(pf.fiber_error,
                         "run() inside of a run: use spawn() and result()");
         return NULL;
@@ -172,7 +172,7 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     Py_ssize_t own =
         kwnames == NULL ? 0 : take_options(&options, args + nargs, kwnames);
     if (own == 0) {
-        main = pf_fiber_to_call("run()", args, nargs, kwnames);
+        main = pf_call_fiber("run()", args, nargs, kwnames);
     } else if (own > 0) {
         main = main_without(own, args, nargs, kwnames);
     }

@@ -10,31 +10,32 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
-int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
-bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */
+int pf_run_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
+bool pf_run_may_nest(PfThread *t);      /* or nothing runs on this thread */
 /* `main` is stolen. */
 PyObject *pf_run_main(SchedulerObject *s, FiberObject *main);
-void pf_scheduler_close_now(SchedulerObject *s);
+void pf_run_close_now(SchedulerObject *s);
 PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
 void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
-void pf_scheduler_abandon(SchedulerObject *s);
-PyObject *pf_scheduler_fibers(SchedulerObject *s); /* a list */
-PyObject *pf_waiting_ones(SchedulerObject *s);     /* ... for a report */
-void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
+void pf_run_abandon(SchedulerObject *s);
+PyObject *pf_run_fibers(SchedulerObject *s);       /* a list */
+PyObject *pf_run_waiting_ones(SchedulerObject *s); /* ... for a report */
+void pf_run_cancel_because(SchedulerObject *s, const char *reason);
 
-extern PyType_Spec pf_scheduler_spec;
+extern PyType_Spec pf_run_scheduler_spec;
 extern bool pf_run_debugs; /* each run; constant after import */
 /* A run by a scheduler that the user has made begins: 0, or -1. */
 int pf_run_debug(SchedulerObject *s);
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 /* Any thread: start `fiber`, which is assigned here and enrolled when the
  * scheduler reads it. */
-int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
+int pf_run_start_soon(SchedulerObject *s, FiberObject *fiber);
 /* It has come.  To tell such calls from others. */
-void pf_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored);
+void pf_run_soon_arrived(SchedulerObject *s, PyObject *fiber,
+                         PyObject *ignored);
 extern const PfPart pf_runs_part;
 
-void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
+void pf_run_cancel_all(SchedulerObject *s, PyObject *reason);
 
 typedef struct PfSignals {
     PyObject *old_handler; /* of SIGINT, or NULL: not ours */
@@ -42,14 +43,14 @@ typedef struct PfSignals {
 } PfSignals;
 int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
-PyObject *pf_on_sigint(PyObject *module, PyObject *args);
+PyObject *pf_signals_on_sigint(PyObject *module, PyObject *args);
 
 /* Only another thread could wake a fiber.  Returns how long to wait, in real
  * time, before the next call; 0: do not wait, a fiber may be ready; -1: no
  * thread could wake one. */
-int64_t pf_wait_for_help(SchedulerObject *s);
+int64_t pf_run_wait_for_help(SchedulerObject *s);
 
 /* Warn after this many nanoseconds without any event; 0: never. */
-extern PF_ATOMIC(int64_t) pf_stall_limit;
+extern PF_ATOMIC(int64_t) pf_run_stall_limit;
 
 #endif

@@ -42,7 +42,7 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     s->core.spin.allowed = pf.in_parallel;
     s->thread = t;
     s->open = true;
-    pf_prepare_try_incref((PyObject *)s);
+    pystate_prepare_try_incref((PyObject *)s);
     PF_LIST_PUSH(t->schedulers, s);
     return 0;
 }
@@ -84,10 +84,10 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     size_t slots;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OO:Scheduler", names,
                                      &how, &wanted) ||
-        pf_packing_slots(wanted, &slots) < 0) {
+        pf_pack_slots(wanted, &slots) < 0) {
         return NULL;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL ||
         (how != NULL && (how = pf_unhandled_option(how)) == NULL)) {
         return NULL;
@@ -111,15 +111,15 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 void
-pf_scheduler_close_now(SchedulerObject *s)
+pf_run_close_now(SchedulerObject *s)
 {
     if (s->closed) {
         return;
     }
     s->closed = true;
-    pf_scheduler_abandon(s);
+    pf_run_abandon(s);
     pf_scheduler_close(&s->core);
-    pf_scheduler_abandon(s); /* calls that had not arrived */
+    pf_run_abandon(s); /* calls that had not arrived */
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -127,7 +127,7 @@ pf_scheduler_close_now(SchedulerObject *s)
 static void
 orphan(SchedulerObject *s)
 {
-    pf_scheduler_close_now(s);
+    pf_run_close_now(s);
     pf_unhandled_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
@@ -140,7 +140,7 @@ thread_end(PfThread *t)
 {
     SchedulerObject *s;
     while ((s = t->schedulers) != NULL) {
-        if (pf_try_incref((PyObject *)s)) {
+        if (pystate_try_incref((PyObject *)s)) {
             orphan(s);
         } else {
             unlist(s);
@@ -178,30 +178,30 @@ const PfPart pf_runs_part = {
 static void
 warn_of_unfinished(SchedulerObject *s)
 {
-    PyObject *pending = pf_take_exception();
-    if (pf_unfinished(s) > 0 &&
+    PyObject *pending = pystate_take_exception();
+    if (pf_scheduler_unfinished(s) > 0 &&
         PyErr_ResourceWarning((PyObject *)s, 1,
                               "%R was dropped without close(): its fibers, "
                               "%zd that have not ended, are unwound",
-                              s, pf_unfinished(s)) < 0) {
+                              s, pf_scheduler_unfinished(s)) < 0) {
         PyErr_WriteUnraisable((PyObject *)s);
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 static bool
 is_forgotten(const SchedulerObject *s)
 {
-    return s->open && !s->closed && !s->running && !pf_is_shut_down() &&
+    return s->open && !s->closed && !s->running && !pf_state_is_shut_down() &&
            s->thread != NULL;
 }
 
 static void
 close_forgotten(SchedulerObject *s)
 {
-    if (is_forgotten(s) && s->thread == pf_tls_thread) {
+    if (is_forgotten(s) && s->thread == pf_thread_current) {
         warn_of_unfinished(s);
-        pf_scheduler_close_now(s);
+        pf_run_close_now(s);
         pf_unhandled_close_quietly(s);
     }
 }
@@ -222,7 +222,7 @@ scheduler_finalize(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
     close_forgotten(s);
-    if (is_forgotten(s) && pf_unfinished(s) > 0 &&
+    if (is_forgotten(s) && pf_scheduler_unfinished(s) > 0 &&
         pf_post_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
         PyErr_Clear(); /* no memory: its thread ends them, without a warning */
     }
@@ -266,7 +266,7 @@ scheduler_dealloc(PyObject *op)
     (void)scheduler_clear(op);
     pf_unhandled_forget_all(s);
     if (s->clock != NULL) {
-        pf_hooks.explorer->remove_clock(s);
+        pf_parts_hooks.explorer->remove_clock(s);
     }
     PF_EACH_PART(part, free) {
         part->free(s);
@@ -316,7 +316,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
 PyObject *
 pf_run_main(SchedulerObject *s, FiberObject *main)
 {
-    PyObject *result = pf_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
+    PyObject *result = pf_run_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
     Py_DECREF(main);
     return result;
 }
@@ -325,7 +325,7 @@ static PyObject *
 scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+    FiberObject *main = pf_call_fiber("run()", args, nargs, kwnames);
     if (main != NULL && pf_run_debug((SchedulerObject *)op) < 0) {
         Py_CLEAR(main);
     }
@@ -343,7 +343,7 @@ raise_fatal(SchedulerObject *s)
     if (exc == NULL) {
         return 0;
     }
-    pf_restore_exception(exc);
+    pystate_restore_exception(exc);
     return -1;
 }
 
@@ -357,20 +357,20 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
                                      &timeout) ||
         (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0) ||
-        pf_may_run(s) < 0) {
+        pf_run_may_run(s) < 0) {
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
     if (raise_fatal(s) < 0) {
         return NULL;
     }
-    return PyBool_FromLong(pf_unfinished_foreground(s) > 0);
+    return PyBool_FromLong(pf_scheduler_foreground(s) > 0);
 }
 
 /* ------------------------------------------------------- calls from anywhere */
 
 void
-pf_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
+pf_run_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
 {
     FiberObject *arrived = (FiberObject *)fiber;
     (void)ignored;
@@ -388,12 +388,12 @@ refuse_closed(void)
 }
 
 int
-pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
+pf_run_start_soon(SchedulerObject *s, FiberObject *fiber)
 {
     if (s->closed) {
         return refuse_closed();
     }
-    int posted = pf_post_fiber(s, fiber, pf_soon_arrived, NULL);
+    int posted = pf_post_fiber(s, fiber, pf_run_soon_arrived, NULL);
     return posted > 0 ? 0 : posted < 0 ? -1 : refuse_closed();
 }
 
@@ -402,8 +402,8 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     SchedulerObject *s = (SchedulerObject *)op;
     FiberObject *fiber =
-        pf_fiber_to_call("call_soon_threadsafe()", args, nargs, NULL);
-    int rc = fiber == NULL ? -1 : pf_fiber_start_soon(s, fiber);
+        pf_call_fiber("call_soon_threadsafe()", args, nargs, NULL);
+    int rc = fiber == NULL ? -1 : pf_run_start_soon(s, fiber);
     Py_XDECREF(fiber);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -411,11 +411,11 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 scheduler_start_soon(PyObject *op, PyObject *fiber)
 {
-    if (!PyObject_TypeCheck(fiber, pf_fiber_type)) {
+    if (!PyObject_TypeCheck(fiber, pf_task_fiber_type)) {
         PyErr_SetString(PyExc_TypeError, "_start_soon() takes a fiber");
         return NULL;
     }
-    int rc = pf_fiber_start_soon((SchedulerObject *)op, (FiberObject *)fiber);
+    int rc = pf_run_start_soon((SchedulerObject *)op, (FiberObject *)fiber);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -425,7 +425,7 @@ scheduler_on_this_thread(PyObject *op, PyObject *ignored)
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
     return PyBool_FromLong(!s->closed && s->thread != NULL &&
-                           s->thread == pf_tls_thread);
+                           s->thread == pf_thread_current);
 }
 
 static void
@@ -436,7 +436,7 @@ stop_arrived(SchedulerObject *s, PyObject *target, PyObject *argument)
     /* This ends a run, also for fibers that no cancellation reaches, which
      * were left by a direct switch.  Turns of another loop just continue. */
     s->ending = s->ending || s->main != NULL;
-    pf_scheduler_cancel_because(s, "the scheduler was stopped");
+    pf_run_cancel_because(s, "the scheduler was stopped");
 }
 
 static PyObject *
@@ -453,7 +453,7 @@ scheduler_stop(PyObject *op, PyObject *ignored)
 static int
 may_spawn(SchedulerObject *s)
 {
-    if (!s->closed && s->thread == pf_tls_thread) {
+    if (!s->closed && s->thread == pf_thread_current) {
         return 0;
     }
     PyErr_SetString(pf.fiber_error,
@@ -468,7 +468,7 @@ scheduler_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    FiberObject *fiber = pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    FiberObject *fiber = pf_call_fiber("spawn()", args, nargs, kwnames);
     if (fiber != NULL && (may_spawn(s) < 0 || pf_fiber_start(s, fiber) < 0)) {
         Py_CLEAR(fiber);
     }
@@ -505,7 +505,7 @@ scheduler_fileno(PyObject *op, PyObject *ignored)
 static int
 refuse_from_here(SchedulerObject *s)
 {
-    if (!s->closed && s->thread == pf_tls_thread) {
+    if (!s->closed && s->thread == pf_thread_current) {
         return 0;
     }
     PyErr_SetString(pf.fiber_error,
@@ -541,7 +541,7 @@ scheduler_turn(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (pf_may_run(s) < 0) {
+    if (pf_run_may_run(s) < 0) {
         return NULL;
     }
     s->in_turn = true;
@@ -569,14 +569,15 @@ scheduler_close(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->running || (s->thread != pf_tls_thread && pf_unfinished(s) > 0)) {
+    if (s->running ||
+        (s->thread != pf_thread_current && pf_scheduler_unfinished(s) > 0)) {
         PyErr_SetString(pf.fiber_error,
                         s->running
                             ? "the scheduler is running"
                             : "the scheduler belongs to another thread");
         return NULL;
     }
-    pf_scheduler_close_now(s);
+    pf_run_close_now(s);
     return pf_unhandled_close(s) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -588,9 +589,9 @@ scheduler_stats(PyObject *op, PyObject *ignored)
     pf_scheduler_stats stats;
     pf_scheduler_stats_get(&s->core, &stats);
     return Py_BuildValue(
-        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers", pf_unfinished(s),
-        "foreground", pf_unfinished_foreground(s), "ready",
-        (Py_ssize_t)stats.ready, "timers", (Py_ssize_t)stats.timers,
+        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers",
+        pf_scheduler_unfinished(s), "foreground", pf_scheduler_foreground(s),
+        "ready", (Py_ssize_t)stats.ready, "timers", (Py_ssize_t)stats.timers,
         "switches", (unsigned long long)stats.switches, "wakeups",
         (unsigned long long)stats.wakeups, "messages",
         (unsigned long long)stats.messages, "timeouts",
@@ -606,12 +607,12 @@ scheduler_fibers(PyObject *op, PyObject *ignored)
     if (s->thread == NULL) {
         return PyList_New(0);
     }
-    if (s->thread != pf_tls_thread) {
+    if (s->thread != pf_thread_current) {
         PyErr_SetString(pf.fiber_error,
                         "the scheduler belongs to another thread");
         return NULL;
     }
-    return pf_scheduler_fibers(s);
+    return pf_run_fibers(s);
 }
 
 PyDoc_STRVAR(run_doc, "run($self, fn, /, *args, **kwargs)\n--\n\n\
@@ -713,7 +714,7 @@ static PyType_Slot scheduler_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec pf_scheduler_spec = {
+PyType_Spec pf_run_scheduler_spec = {
     .name = "pyfiber.Scheduler",
     .basicsize = sizeof(SchedulerObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

@@ -138,18 +138,18 @@ done:
 static int
 watch_end(PfThread *t, SchedulerObject *s)
 {
-    pf_no_switch_begin(t, "in the handler of Ctrl-C");
+    pf_thread_no_switch_begin(t, "in the handler of Ctrl-C");
     PyObject *watch = PyObject_CallNoArgs(pf_facade.interrupted);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     bool again =
         watch == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
     if (watch == NULL && !again) {
         PyErr_WriteUnraisable((PyObject *)s);
     }
-    PyObject *raised = again ? pf_take_exception() : NULL;
+    PyObject *raised = again ? pystate_take_exception() : NULL;
     Py_XSETREF(s->watch, watch);
     if (again) {
-        pf_restore_exception(raised);
+        pystate_restore_exception(raised);
     }
     return again ? -1 : 0;
 }
@@ -194,7 +194,7 @@ end_sigint(PyObject *signals, PfSignals *saved)
 {
     PyObject *now = PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
     if (now != NULL && PyCFunction_Check(now) &&
-        PyCFunction_GET_FUNCTION(now) == pf_on_sigint) {
+        PyCFunction_GET_FUNCTION(now) == pf_signals_on_sigint) {
         Py_XDECREF(PyObject_CallMethod(signals, "signal", "iO", SIGINT,
                                        saved->old_handler));
     }
@@ -205,7 +205,7 @@ end_sigint(PyObject *signals, PfSignals *saved)
 void
 pf_signals_end(SchedulerObject *s, PfSignals *saved)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *signals = NULL;
     if (saved->old_handler != NULL ||
         saved->old_wakeup != PF_WAKEUP_UNTOUCHED) {
@@ -224,21 +224,21 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     if (PyErr_Occurred()) {
         PyErr_WriteUnraisable(NULL);
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* Ctrl-C: the first cancels everything and run() raises KeyboardInterrupt
  * when that is done; the second does not wait. */
 PyObject *
-pf_on_sigint(PyObject *module, PyObject *args)
+pf_signals_on_sigint(PyObject *module, PyObject *args)
 {
     (void)module;
     (void)args;
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
     if (s == NULL || ++s->interrupts > 1) {
         if (s != NULL) {
-            pf_wake_hub(s);
+            pf_scheduler_wake_hub(s);
         }
         PyErr_SetNone(PyExc_KeyboardInterrupt);
         return NULL;
@@ -248,6 +248,6 @@ pf_on_sigint(PyObject *module, PyObject *args)
         return NULL;
     }
     pf_scheduler_fail(s, exc);
-    pf_scheduler_cancel_because(s, "KeyboardInterrupt");
+    pf_run_cancel_because(s, "KeyboardInterrupt");
     return watch_end(t, s) < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -66,7 +66,7 @@
 /* ------------------------------------------------------------------- hunger */
 
 void
-pf_get_hungry(PfMember *m)
+pf_team_get_hungry(PfMember *m)
 {
     pf_fetch_add(&m->scheduler->team->hungry, 1);
     pf_store(&m->hungry, HUNGRY);
@@ -90,7 +90,7 @@ no_longer_hungry(PfMember *m, uint8_t now)
 
 /* It is away no more, and about to end. */
 void
-pf_come_back(SchedulerObject *s, FiberObject *f)
+pf_team_come_back(SchedulerObject *s, FiberObject *f)
 {
     if (f->core.state == PF_READY) {
         pf_queue_remove(&s->core.ready, &f->core);
@@ -108,13 +108,13 @@ proxy_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     if (!pf_migrate_is_away(f)) {
         return; /* it was abandoned */
     }
-    pf_come_back(s, f);
+    pf_team_come_back(s, f);
     PyObject *value = Py_NewRef(g->value == NULL ? Py_None : g->value);
     if (g->outcome != PF_OUTCOME_OK) {
-        pf_restore_exception(value);
+        pystate_restore_exception(value);
         value = NULL;
     }
-    pf_fiber_end(s->thread, f, value);
+    pf_switch_end(s->thread, f, value);
 }
 
 /* Done-callback of the proxy, on its thread. */
@@ -145,7 +145,7 @@ static bool
 may_be_given(const FiberObject *f)
 {
     return has_own_context(f) && pf_is_fresh(&f->core) &&
-           pf_kind_of(&f->core) == &pf_fiber_ops && !f->daemon &&
+           pf_task_kind(&f->core) == &pf_fiber_ops && !f->daemon &&
            !f->migrated && !f->under_cancel && !f->permit && !f->tracked &&
            f->stack_size == 0 && f->rare == NULL && f->scheduled;
 }
@@ -156,13 +156,14 @@ static FiberObject *
 make_proxy(FiberObject *f)
 {
     FiberObject *g = pf_fiber_alloc(f->thread);
-    PyObject *name = pf_fiber_name(f), *target = Py_XNewRef(f->target);
+    PyObject *name = pf_name_of(f), *target = Py_XNewRef(f->target);
     PyObject *tell = PyCFunction_New(&tell_method, (PyObject *)f);
     if (target == NULL) {
         target = PyObject_GetAttr((PyObject *)f, pf.s_run);
     }
     if (g == NULL || name == NULL || target == NULL || tell == NULL ||
-        pf_task_add_callback(PF_TASK(g), tell) < 0 || pf_rare_of(f) == NULL) {
+        pf_task_add_callback(PF_TASK(g), tell) < 0 ||
+        pf_fiber_rare_of(f) == NULL) {
         Py_XDECREF(target);
         Py_XDECREF(name);
         Py_CLEAR(g);
@@ -206,7 +207,7 @@ static bool
 post_to_hungry(PfMember *m, FiberObject *g)
 {
     pf_fetch_add(&m->scheduler->team->gifts, 1);
-    int rc = pf_fiber_start_soon(m->scheduler, g);
+    int rc = pf_run_start_soon(m->scheduler, g);
     if (rc < 0) {
         PyErr_Clear(); /* it is over there */
     }
@@ -259,7 +260,7 @@ choose(SchedulerObject *s, size_t *count)
         if (!pf_is_fresh(task)) {
             continue;
         }
-        FiberObject *f = (FiberObject *)(void *)pf_object_of(task);
+        FiberObject *f = (FiberObject *)(void *)pf_task_object(task);
         if (!may_be_given(f)) {
             continue;
         }
@@ -303,7 +304,7 @@ give_share(SchedulerObject *s, PfMember *m, size_t most)
     if (given > 0) {
         pf_store(&m->hungry, SATED);
     } else {
-        pf_get_hungry(
+        pf_team_get_hungry(
             m); /* as it was; who has woken meanwhile gets a gift early */
     }
     return more;
@@ -340,9 +341,9 @@ share(pf_scheduler *core, void *data)
     if (oldest == NULL) {
         return;
     }
-    pf_no_switch_begin(s->thread, "while fibers are given away");
+    pf_thread_no_switch_begin(s->thread, "while fibers are given away");
     Py_DECREF(oldest);
-    if (!c->begun && pf_is_first(s)) {
+    if (!c->begun && pf_team_is_first(s)) {
         pf_team_begin(s);
     }
     size_t most = share_of_each(s, fresh, pf_load_relaxed(&c->hungry));
@@ -350,7 +351,7 @@ share(pf_scheduler *core, void *data)
     while (most > 0 && (m = take_hungry(s)) != NULL) {
         most = give_share(s, m, most) ? most : 0;
     }
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
 }
 
 static void
@@ -375,11 +376,11 @@ woken(FiberObject *f)
 {
     f->core.state = PF_PARKED;
     f->core.wake = PF_WAKE_NONE;
-    PyObject *source = pf_fiber_cancel_source(f), *why = NULL;
+    PyObject *source = pf_scope_source_of(f), *why = NULL;
     if (source != NULL) {
         why = PyObject_TypeCheck(source, pf_scope_type)
                   ? ((ScopeObject *)source)->why
-                  : pf_rare((FiberObject *)source)->cancel;
+                  : pf_fiber_rare((FiberObject *)source)->cancel;
     }
     FiberObject *g = f->rare->other;
     if (pf_post_call(SCHEDULER_OF(g->core.scheduler), cancel_proxy,
@@ -403,7 +404,7 @@ look_again(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
     (void)target;
     (void)argument;
-    pf_wake_hub(s);
+    pf_scheduler_wake_hub(s);
 }
 
 static bool
@@ -442,7 +443,7 @@ first_is_idle(SchedulerObject *s)
     if (c->found_stuck && c->looked == wakes && wakes == pf_load(&c->wakes) &&
         !expects(s)) {
         c->found_stuck = false;
-        return pf_team_confirm(s) ? pf_wait_for_help(s) : LOOK;
+        return pf_team_confirm(s) ? pf_run_wait_for_help(s) : LOOK;
     }
     c->found_stuck = true;
     c->looked = wakes;
@@ -456,12 +457,12 @@ pf_team_idle(SchedulerObject *s)
     /* Not while a gift is on its way here. */
     if (!s->ending && pf_load(&m->hungry) == SATED &&
         pf_load(&s->coming) == 0) {
-        pf_get_hungry(m);
+        pf_team_get_hungry(m);
     }
-    if (pf_is_first(s)) {
+    if (pf_team_is_first(s)) {
         return first_is_idle(s);
     }
-    pf_store(&m->empty, pf_unfinished_foreground(s) <= 1); /* the keeper */
+    pf_store(&m->empty, pf_scheduler_foreground(s) <= 1); /* the keeper */
     pf_store(&m->stuck, !expects(s));
     /* The first has just heard it. */
     bool known = m->said_stuck == s->core.switches + 1;
@@ -481,7 +482,7 @@ pf_team_awake(SchedulerObject *s)
         return;
     }
     (void)no_longer_hungry(s->member, SATED);
-    if (pf_is_first(s)) {
+    if (pf_team_is_first(s)) {
         return;
     }
     pf_fetch_add(&s->team->wakes, 1);
@@ -496,14 +497,14 @@ pf_team_left(SchedulerObject *s)
         return;
     }
     pf_team_awake(s);
-    if (!pf_is_first(s)) {
+    if (!pf_team_is_first(s)) {
         pf_store(&s->member->empty, 1);
         pf_store(&s->member->stuck, 1);
-        PyObject *pending = pf_take_exception();
+        PyObject *pending = pystate_take_exception();
         (void)pf_post_call(s->team->members[0].scheduler, look_again, NULL,
                            NULL);
         PyErr_Clear();
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
     }
 }
 
@@ -512,7 +513,7 @@ bool
 pf_team_works(SchedulerObject *s)
 {
     PfTeam *c = s->team;
-    if (c == NULL || !pf_is_first(s)) {
+    if (c == NULL || !pf_team_is_first(s)) {
         return false;
     }
     size_t gifts = pf_load(&c->gifts), count = pf_load(&c->count);
@@ -529,7 +530,7 @@ void
 pf_team_cancel(SchedulerObject *s)
 {
     PfTeam *c = s->team;
-    if (c == NULL || !pf_is_first(s)) {
+    if (c == NULL || !pf_team_is_first(s)) {
         return;
     }
     size_t count = pf_load(&c->count);

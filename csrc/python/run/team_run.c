@@ -37,8 +37,7 @@ pf_team_fibers(SchedulerObject *s, PyObject *list)
     for (size_t i = 0; list != NULL && i < count; i++) {
         SchedulerObject *other = s->team->members[i].scheduler;
         PyObject *more =
-            other == s ? NULL
-                       : without_keeper(other, pf_scheduler_fibers(other));
+            other == s ? NULL : without_keeper(other, pf_run_fibers(other));
         Py_ssize_t end = PyList_GET_SIZE(list);
         if (other != s &&
             (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
@@ -60,7 +59,7 @@ own_report(SchedulerObject *s)
         pf_scheduler_expects(&s->core)) {
         Py_RETURN_NONE;
     }
-    PyObject *fibers = without_keeper(s, pf_waiting_ones(s));
+    PyObject *fibers = without_keeper(s, pf_run_waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && PyList_GET_SIZE(fibers) == 0) {
         text = PyUnicode_FromString("");
@@ -115,14 +114,14 @@ pf_team_confirm(SchedulerObject *s)
     if (!PF_FREE_THREADED || pf_load(&c->count) == 1) {
         return true;
     }
-    pf_no_switch_begin(s->thread, "while a deadlock is looked for");
+    pf_thread_no_switch_begin(s->thread, "while a deadlock is looked for");
     PyObject *type = pf_import_from("queue", "SimpleQueue");
     PyObject *queue = type == NULL ? NULL : PyObject_CallNoArgs(type);
     Py_XSETREF(c->reports, queue == NULL ? NULL : ask_all(c, queue));
     PyErr_Clear();
     Py_XDECREF(queue);
     Py_XDECREF(type);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     return c->reports != NULL;
 }
 
@@ -154,12 +153,12 @@ lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
     if (!pf_migrate_is_away(f)) {
         return;
     }
-    pf_come_back(s, f);
+    pf_team_come_back(s, f);
     f->looked_at = true; /* no report: who waits for it gets the error */
     PyErr_SetString(pf.fiber_error,
                     "the fiber ran on another thread, which the child of a "
                     "fork has not");
-    pf_fiber_end(s->thread, f, NULL);
+    pf_switch_end(s->thread, f, NULL);
 }
 
 /* Who posts to them must not wake the parent's, by the descriptors that the
@@ -190,7 +189,7 @@ pf_team_after_fork(SchedulerObject *s)
     if (s->team == NULL) {
         return 0;
     }
-    bool keeps = !pf_is_first(s);
+    bool keeps = !pf_team_is_first(s);
     forget_others(s, s->team);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && pf_migrate_is_away(f) &&
@@ -198,9 +197,8 @@ pf_team_after_fork(SchedulerObject *s)
             return -1;
         }
     }
-    return keeps && s->main != NULL
-               ? pf_fiber_unpark(PF_TASK(s->main), Py_None)
-               : 0;
+    return keeps && s->main != NULL ? pf_wait_unpark(PF_TASK(s->main), Py_None)
+                                    : 0;
 }
 
 /* ----------------------------------------------------------- begin and end */
@@ -254,7 +252,7 @@ mod_join(PyObject *module, PyObject *args)
     pf_store(&own->watched.limit, pf_load(&first->watched.limit));
     pf_team_join(own, c);
     own->slots = first->slots;
-    pf_get_hungry(own->member); /* gifts wait in its inbox */
+    pf_team_get_hungry(own->member); /* gifts wait in its inbox */
     Py_RETURN_TRUE;
 }
 
@@ -299,16 +297,17 @@ pf_team_begin(SchedulerObject *s)
 {
     PfTeam *c = s->team;
     c->begun = true;
-    pf_no_switch_begin(s->thread, "while the threads of a run are started");
+    pf_thread_no_switch_begin(s->thread,
+                              "while the threads of a run are started");
     PyObject *begun = PyObject_CallNoArgs(c->begin);
     PyObject *failure =
-        begun == NULL ? pf_take_exception() : PyTuple_GetItem(begun, 1);
+        begun == NULL ? pystate_take_exception() : PyTuple_GetItem(begun, 1);
     if (begun != NULL) {
         c->end = Py_NewRef(PyTuple_GET_ITEM(begun, 0));
         Py_INCREF(failure);
         Py_DECREF(begun);
     }
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     if (failure != Py_None) {
         pf_scheduler_fail(s, Py_NewRef(failure));
     }
@@ -331,18 +330,18 @@ wait_for_others(SchedulerObject *s, PfTeam *c, bool wait)
 static PyObject *
 end_run(SchedulerObject *s, PfTeam *c, PyObject *result)
 {
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
     bool wait = s->interrupts < 2;
     if (wait_for_others(s, c, wait) < 0 && raised == NULL) {
         Py_CLEAR(result);
-        raised = pf_take_exception();
+        raised = pystate_take_exception();
     }
     PyErr_Clear();
     forget_parts(c);
     if (wait) {
         disband(c);
     }
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return result;
 }
 

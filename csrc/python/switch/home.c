@@ -6,7 +6,7 @@
 #include "python/core/state.h"
 
 pf_fiber *
-pf_fiber_come_home(PfThread *t, FiberObject *fiber)
+pf_home_come(PfThread *t, FiberObject *fiber)
 {
     int error;
     pf_fiber *to = pf_bring_home(&t->engine, &fiber->fiber, &error);

@@ -12,7 +12,7 @@
 /* The collector has its lists on the running fiber's stack.  Is that the home
  * of others, too, so that a fiber that ends now could make it move? */
 static inline bool
-pf_must_stay(const PfThread *t)
+pf_home_must_stay(const PfThread *t)
 {
     return PF_UNLIKELY(t->collecting == t->engine.current) &&
            t->collecting->stack != NULL &&
@@ -21,16 +21,16 @@ pf_must_stay(const PfThread *t)
 
 /* Whom to switch to, to get to this fiber: see pf_bring_home.  NULL with an
  * exception. */
-pf_fiber *pf_fiber_come_home(PfThread *t, FiberObject *fiber);
+pf_fiber *pf_home_come(PfThread *t, FiberObject *fiber);
 static inline pf_fiber *
-pf_fiber_way_to(PfThread *t, FiberObject *fiber)
+pf_home_way_to(PfThread *t, FiberObject *fiber)
 {
     return PF_LIKELY(fiber->core.has_stack) ? &fiber->fiber
-                                            : pf_fiber_come_home(t, fiber);
+                                            : pf_home_come(t, fiber);
 }
 /* The same for who cannot tell of an exception. */
 static inline pf_fiber *
-pf_fiber_sure_way_to(PfThread *t, FiberObject *fiber)
+pf_home_sure_way_to(PfThread *t, FiberObject *fiber)
 {
     return PF_LIKELY(fiber->core.has_stack)
                ? &fiber->fiber

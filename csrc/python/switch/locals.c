@@ -28,7 +28,7 @@ unlock_slots(void)
 static bool
 is_ours(const FiberObject *fiber)
 {
-    return !PF_FREE_THREADED || fiber->thread == pf_tls_thread;
+    return !PF_FREE_THREADED || fiber->thread == pf_thread_current;
 }
 
 /* The slot at *link is of a local that has died.  False: whoever ends that has
@@ -80,7 +80,7 @@ pf_locals_find(PfSlot **local, FiberObject *fiber)
 PfSlot *
 pf_locals_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
 {
-    PfRare *rare = dict == NULL ? NULL : pf_rare_of(fiber);
+    PfRare *rare = dict == NULL ? NULL : pf_fiber_rare_of(fiber);
     PfSlot *slot = rare == NULL ? NULL : PyMem_New(PfSlot, 1);
     if (slot == NULL) {
         Py_XDECREF(dict);
@@ -174,7 +174,7 @@ take_from_fiber(PfRare *rare)
 void
 pf_locals_clear(FiberObject *fiber)
 {
-    if (pf_rare(fiber)->slots == NULL) {
+    if (pf_fiber_rare(fiber)->slots == NULL) {
         return;
     }
     lock_slots();

@@ -71,7 +71,7 @@ anybody_watched(void)
 static PyState *
 python_entered(PyThreadState *ts, size_t *left)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     bool watched = t != NULL && pf_take(&t->watched);
     pystate_watch_calls(ts, NULL);
     if (anybody_watched()) {
@@ -86,7 +86,7 @@ python_entered(PyThreadState *ts, size_t *left)
 }
 
 void
-pf_end_watch(PfThread *t, const char *sp)
+pf_overflow_end_watch(PfThread *t, const char *sp)
 {
     if (pf_take(&t->watched)) {
         (void)end_budget(t, sp);
@@ -150,7 +150,7 @@ traceback(int fd)
 #ifdef _WIN32
 
 void
-pf_tell_running_fiber(void)
+pf_overflow_tell_fiber(void)
 {
 }
 
@@ -164,7 +164,7 @@ put(const char *text, size_t size)
 }
 
 void
-pf_tell_running_fiber(void)
+pf_overflow_tell_fiber(void)
 {
     char name[128];
     size_t length = fiber_name(name, sizeof name);
@@ -177,7 +177,7 @@ pf_tell_running_fiber(void)
 #endif
 
 int
-pf_python_overflow_init(void)
+pf_overflow_python_init(void)
 {
     static const pf_overflow_host host = {
         .current = current_stack,

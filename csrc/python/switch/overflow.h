@@ -4,12 +4,12 @@
 
 #include "python/core/thread.h"
 
-int pf_python_overflow_init(void);
+int pf_overflow_python_init(void);
 /* In a signal handler on a thread with a record: the running fiber's name and
  * stack, to stderr. */
-void pf_tell_running_fiber(void);
+void pf_overflow_tell_fiber(void);
 /* The reserve was reached a moment ago, and the running fiber is about to be
  * left: do the pending check now.  `sp`: in the running frame. */
-void pf_end_watch(PfThread *t, const char *sp);
+void pf_overflow_end_watch(PfThread *t, const char *sp);
 
 #endif

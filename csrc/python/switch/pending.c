@@ -33,9 +33,9 @@ static void
 dropped_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
     (void)s, (void)ignored;
-    if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
-        pf_fiber_can_unwind((FiberObject *)op)) {
-        pf_fiber_unwind(pf_tls_thread, (FiberObject *)op);
+    if (PyObject_TypeCheck(op, pf_task_fiber_type) && Py_REFCNT(op) == 1 &&
+        pf_unwind_may((FiberObject *)op)) {
+        pf_unwind_fiber(pf_thread_current, (FiberObject *)op);
     }
 }
 
@@ -43,7 +43,7 @@ dropped_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 void
 pf_pending_leave(PfThread *owner, PyObject *op)
 {
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     PfPost *post = pf_post_new(dropped_arrived, NULL, NULL);
     if (post == NULL) {
         PyErr_Clear();
@@ -55,7 +55,7 @@ pf_pending_leave(PfThread *owner, PyObject *op)
             pf_post_drop(post);
         }
     }
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* What other threads want, and fibers whose last reference they or a collection
@@ -64,7 +64,7 @@ pf_pending_leave(PfThread *owner, PyObject *op)
 void
 pf_pending_take_posts(PfThread *t)
 {
-    if (!pf_must_stay(t)) {
+    if (!pf_home_must_stay(t)) {
         pf_thread_unpend(t, PF_PENDING_POSTS);
         pf_post_run(t);
     }
@@ -73,7 +73,7 @@ pf_pending_take_posts(PfThread *t)
 void
 pf_pending_take_posts_here(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t != NULL && (t->pending & PF_PENDING_POSTS)) {
         pf_pending_take_posts(t);
     }
@@ -91,7 +91,7 @@ pf_pending_close_reserve(PfThread *t)
     bool open = false;
     pf_thread_unpend(t, PF_PENDING_RESERVE);
     if (stack != NULL) {
-        pf_end_watch(t, &here);
+        pf_overflow_end_watch(t, &here);
         pf_stack_close_reserve(stack, &here);
         open = pf_stack_reserve_is_open(stack);
         if (!open) {
@@ -109,7 +109,7 @@ bool
 pf_pending_collector_runs(PfThread *t)
 {
     if (t->collecting == t->engine.current && !collector_really_runs()) {
-        pf_mark_collector(t, false);
+        pf_thread_mark_collector(t, false);
     }
     return t->collecting == t->engine.current;
 }

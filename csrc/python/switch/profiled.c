@@ -42,7 +42,7 @@ pf_profiled_land(PfThread *t)
     bool lives_on = t->zombie_lives_on;
     t->left_profiled = NULL;
     t->zombie_lives_on = false;
-    pf_no_switch_begin(t, "while a profiler is told of a switch");
+    pf_thread_no_switch_begin(t, "while a profiler is told of a switch");
     PyThreadState_EnterTracing(t->tstate); /* the profiler does not see it */
     PyObject *done = tell_profiler((PyObject *)from, (PyObject *)CURRENT(t));
     PyThreadState_LeaveTracing(t->tstate);
@@ -51,6 +51,6 @@ pf_profiled_land(PfThread *t)
     }
     Py_XDECREF(done);
     Py_DECREF(from);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     return lives_on;
 }

@@ -33,18 +33,18 @@
 /* ------------------------------------------------------------ the switch */
 
 void
-pf_watched_switch(PfThread *t, FiberObject *from, FiberObject *to)
+pf_switch_watched(PfThread *t, FiberObject *from, FiberObject *to)
 {
-    pf_trace_switch(t->tstate, from->saved->trace, to->saved->trace);
+    pf_tracing_switch(t->tstate, from->saved->trace, to->saved->trace);
     if (pystate_profiled(t->tstate)) {
         pf_profiled_leave(t, from);
     }
 }
 
 void
-pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+pf_switch_on(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
-    pf_swap_state(thread, from, to);
+    pf_switch_state(thread, from, to);
 }
 
 /* Raise `exc` (stolen) as a `raise` statement at this point would: the
@@ -55,7 +55,7 @@ raise_here(PyObject *exc)
     PyObject *handled = PyErr_GetHandledException();
     PyObject *context = PyException_GetContext(exc);
     if (handled == NULL || context != NULL || handled == exc) {
-        pf_restore_exception(exc);
+        pystate_restore_exception(exc);
     } else {
         PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
         Py_DECREF(exc);
@@ -80,7 +80,7 @@ landed(PfThread *t)
 }
 
 PyObject *
-pf_value_in_parent(PfThread *t)
+pf_switch_landed(PfThread *t)
 {
     return landed(t);
 }
@@ -90,14 +90,14 @@ pf_value_in_parent(PfThread *t)
 static inline PyObject *
 transfer_to(PfThread *t, FiberObject *target, PyObject *value, bool throwing)
 {
-    pf_fiber *way = pf_fiber_way_to(t, target);
+    pf_fiber *way = pf_home_way_to(t, target);
     if (PF_UNLIKELY(way == NULL)) {
         Py_DECREF(value);
         return NULL;
     }
     t->transfer = value;
     t->throwing = throwing;
-    pf_leave_for(t, target, way);
+    pf_switch_leave_for(t, target, way);
     return landed(t);
 }
 
@@ -140,7 +140,7 @@ choose_parent(PfThread *t, FiberObject *fiber, FiberObject **replaced)
         return parent->thread == NULL || parent->thread == t ? 0
                                                              : refuse_parent();
     }
-    if (pf_descends_from(CURRENT(t), fiber)) {
+    if (pf_name_descends(CURRENT(t), fiber)) {
         PyErr_SetString(
             PyExc_ValueError,
             "a fiber cannot be its own ancestor: its parent has ended, and "
@@ -209,7 +209,7 @@ look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
     }
     FiberObject *replaced = NULL;
     int rc = choose_parent(t, target, &replaced);
-    rc = rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
+    rc = rc != 0 ? rc : pf_switch_give_stack(t, target, collected);
     if (rc < 0 || replaced != NULL) {
         pf_fiber_unclaim(target);
     }
@@ -260,12 +260,13 @@ static inline PyObject *
 give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 {
     t->transfer = Py_NewRef(value);
-    pf_leave_for(t, target, way);
+    pf_switch_leave_for(t, target, way);
     return landed(t);
 }
 
 PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
+pf_switch_give(PfThread *t, FiberObject *target, pf_fiber *way,
+               PyObject *value)
 {
     return give(t, target, way, value);
 }
@@ -274,7 +275,7 @@ pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 static PF_NEVER_INLINE PyObject *
 switch_slowly(FiberObject *target, PyObject *value)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int admitted = t == NULL ? -1 : admit(t, target, value != Py_None);
     if (admitted != 0) {
         return admitted < 0 ? NULL : Py_NewRef(value);
@@ -283,9 +284,9 @@ switch_slowly(FiberObject *target, PyObject *value)
 }
 
 PyObject *
-pf_fiber_switch(FiberObject *target, PyObject *value)
+pf_switch_to(FiberObject *target, PyObject *value)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (PF_UNLIKELY(t == NULL || t->pending != 0 ||
                     !pf_is_suspended(&target->core) || target->thread != t ||
                     target->core.scheduler != NULL)) {
@@ -295,7 +296,7 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
 }
 
 PyObject *
-pf_exception_instance(PyObject *exc)
+pf_switch_exception(PyObject *exc)
 {
     if (PyExceptionInstance_Check(exc)) {
         return Py_NewRef(exc);
@@ -318,10 +319,10 @@ pf_exception_instance(PyObject *exc)
 }
 
 PyObject *
-pf_fiber_throw(FiberObject *target, PyObject *exc)
+pf_switch_throw(FiberObject *target, PyObject *exc)
 {
-    PfThread *t = pf_this_thread();
-    PyObject *instance = t == NULL ? NULL : pf_exception_instance(exc);
+    PfThread *t = pf_thread_this();
+    PyObject *instance = t == NULL ? NULL : pf_switch_exception(exc);
     if (instance == NULL) {
         return NULL;
     }
@@ -344,9 +345,9 @@ static void
 collect_stacks(PfThread *t)
 {
     int64_t begun = pf_monotonic();
-    pf_no_switch_begin(t, "while garbage is collected to free stacks");
+    pf_thread_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     pf_thread_load_over(&t->engine); /* stacks of other sizes */
     t->collection = pf_monotonic() - begun;
 }
@@ -360,13 +361,13 @@ put_off_collections(PfThread *t)
 }
 
 int
-pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
+pf_switch_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
 {
     size_t size = fiber->stack_size & ~PF_OWN_STACK;
     bool own = (fiber->stack_size & PF_OWN_STACK) != 0;
     pf_limit limit = PF_LIMIT_NONE;
     if (size == 0) {
-        size = pf_load_relaxed(&pf_default_stack_size);
+        size = pf_load_relaxed(&pf_fiber_default_stack_size);
     }
     if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, own, &limit) < 0) {
         if (!*collected && pf_monotonic() >= t->collect_after) {
@@ -394,16 +395,16 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
                                 stack->area.size - stack->reserve);
     if (fiber->thread == NULL || !fiber->scheduled) { /* not enrolled */
         fiber->thread = t;
-        pf_live_link(t, fiber);
+        pf_fiber_link(t, fiber);
     }
     return 0;
 }
 
 /* A fiber with a stack will never run (again): it is over. */
 void
-pf_fiber_take_stack(FiberObject *fiber)
+pf_switch_take_stack(FiberObject *fiber)
 {
-    pf_live_unlink(fiber);
+    pf_fiber_unlink(fiber);
     pf_fiber_release_stack(
         fiber->thread == NULL ? NULL : &fiber->thread->engine, &fiber->fiber);
     pf_publish_byte(&fiber->core.state, PF_DONE);
@@ -423,7 +424,7 @@ call_target(FiberObject *self)
     if (self->target == NULL) {
         result = PyObject_CallMethodNoArgs((PyObject *)self, pf.s_run);
     } else if (args == NULL && kwargs == NULL) {
-        result = pf_call(self->target);
+        result = pf_switch_call(self->target);
     } else if (args == NULL) {
         args = self->args = PyTuple_New(0);
         result =
@@ -560,7 +561,7 @@ retire(FiberObject *self)
         pf_task_failed(s, PF_TASK(self));
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
-        pf_wake_hub(s);
+        pf_scheduler_wake_hub(s);
     }
 }
 
@@ -569,7 +570,7 @@ static void
 finish(FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_hooks.cancelling->ends_inside(self, result);
+        result = pf_parts_hooks.cancelling->ends_inside(self, result);
     }
     pf_task_record_outcome(PF_TASK(self), result);
     close_fiber(self);
@@ -577,7 +578,7 @@ finish(FiberObject *self, PyObject *result)
         pf_task_run_callbacks(PF_TASK(self));
     }
     if (self->base != NULL) {
-        pf_hooks.cancelling->child_done(PF_TASK(self));
+        pf_parts_hooks.cancelling->child_done(PF_TASK(self));
     }
     if (self->scheduled) {
         retire(self);
@@ -597,18 +598,19 @@ tell_raised(PfThread *t, FiberObject *self)
  * greenlet sees to the outcome.  `result` is stolen; returns it, or NULL with
  * an exception. */
 PyObject *
-pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
+pf_switch_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_hooks.cancelling->ends_inside(self, result);
+        result = pf_parts_hooks.cancelling->ends_inside(self, result);
     }
     if (PF_UNLIKELY(self->rare != NULL)) {
-        PyObject *exc = result == NULL ? pf_take_exception() : NULL;
-        pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+        PyObject *exc = result == NULL ? pystate_take_exception() : NULL;
+        pf_thread_no_switch_begin(
+            t, "while a fiber ends (in a done-callback, say)");
         pf_locals_clear(self);
         pf_task_run_callbacks(PF_TASK(self));
-        pf_no_switch_end(t);
-        pf_restore_exception(exc);
+        pf_thread_no_switch_end(t);
+        pystate_restore_exception(exc);
     }
     return result;
 }
@@ -620,11 +622,11 @@ first_act(PfThread *t, FiberObject *self)
     t->transfer = NULL;
     if (t->throwing) {
         t->throwing = false;
-        pf_restore_exception(sent);
+        pystate_restore_exception(sent);
         return NULL;
     }
     Py_XDECREF(sent);
-    pf_trace_begin(t, self);
+    pf_tracing_begin(t, self);
     return call_target(self);
 }
 
@@ -645,29 +647,30 @@ let_go(FiberObject *self)
 }
 
 pf_fiber *
-pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
+pf_switch_run(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
     PyObject *result = first_act(t, self);
-    pf_trace_end(t, self);
+    pf_tracing_end(t, self);
     if (PF_UNLIKELY(result == NULL)) {
         pf_outcome_close_frames();
     }
 
     /* No code that runs from here on may leave this fiber. */
-    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-    Py_INCREF(self); /* for pf_fiber_reap */
+    pf_thread_no_switch_begin(t,
+                              "while a fiber ends (in a done-callback, say)");
+    Py_INCREF(self); /* for pf_switch_reap */
     pystate_drop_handled(self->saved);
     finish(self, result);
     tell_raised(t, self);
     bool scheduled = self->scheduled;
-    pf_live_unlink(self);
+    pf_fiber_unlink(self);
     pf_fiber *next;
     if (scheduled && !self->dying) {
         next = pf_next(self->core.scheduler);
     } else {
-        next = pf_fiber_sure_way_to(t, next_after_raw(t, self));
+        next = pf_home_sure_way_to(t, next_after_raw(t, self));
     }
     if (scheduled) {
         Py_DECREF(self); /* the scheduler's reference */
@@ -676,12 +679,12 @@ pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
         let_go(self);
     }
     pystate_finish(t->tstate, self->saved);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     return next;
 }
 
 void
-pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
+pf_switch_reap(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
@@ -691,7 +694,7 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
     self->held = false;
     /* The fiber that landed here has not yet taken what the switch brought:
      * code that runs now because an object dies must not wait. */
-    pf_no_switch_begin(t, "while a finished fiber is cleared away");
+    pf_thread_no_switch_begin(t, "while a finished fiber is cleared away");
     if (self->core.state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
         if (PF_LIKELY(self->outcome == PF_OUTCOME_OK)) {
@@ -699,51 +702,52 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
         }
         PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->greenlet != NULL)) {
-            pf_hooks.view_done(self);
+            pf_parts_hooks.view_done(self);
         }
     }
     Py_DECREF(self);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
 }
 
 /* A scheduled fiber without a stack ends: cancelled, or no memory.  The caller
  * may be about to park: code that runs as objects die must not wait. */
 void
-pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
+pf_switch_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
-    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    pf_thread_no_switch_begin(t,
+                              "while a fiber ends (in a done-callback, say)");
     finish(fiber, result);
     tell_raised(t, fiber);
-    pf_live_unlink(fiber);
+    pf_fiber_unlink(fiber);
     Py_CLEAR(fiber->context);
     Py_DECREF(fiber); /* the scheduler's reference */
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
 }
 
 pf_fiber *
-pf_fiber_first(pf_scheduler *s, pf_task *core)
+pf_switch_first(pf_scheduler *s, pf_task *core)
 {
     PfThread *t = (PfThread *)s->thread;
-    FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
+    FiberObject *fiber = (FiberObject *)(void *)pf_task_object(core);
     if (pf_is_packed(&fiber->fiber)) {
         return pf_next_packed(s, &fiber->fiber);
     }
     if (PF_UNLIKELY(pf_migrate_is_away(fiber))) {
-        pf_hooks.migrate->woken(fiber);
+        pf_parts_hooks.migrate->woken(fiber);
         return NULL;
     }
     bool collected = false;
     int rc = PF_LOOK_AGAIN;
     while (rc == PF_LOOK_AGAIN && !fiber->under_cancel) {
-        rc = pf_fiber_give_stack(t, fiber, &collected);
+        rc = pf_switch_give_stack(t, fiber, &collected);
     }
     if (rc == 0) {
         return &fiber->fiber;
     }
     if (rc == PF_LOOK_AGAIN) {
-        pf_raise_cancelled(fiber);
+        pf_cancelling_raise(fiber);
     }
-    pf_fiber_end(t, fiber, NULL);
+    pf_switch_end(t, fiber, NULL);
     return NULL;
 }
 
@@ -754,7 +758,7 @@ python_wait_begin(pf_scheduler *s)
 {
     SchedulerObject *self = SCHEDULER_OF(s);
     if (PF_UNLIKELY(self->turn.on)) {
-        pf_hooks.turns->end(self);
+        pf_parts_hooks.turns->end(self);
     }
     self->blocked = PyEval_SaveThread();
 }
@@ -768,8 +772,8 @@ python_wait_end(pf_scheduler *s)
     pf_store(&self->lacks_gil, 0);
 }
 
-const pf_host pf_python_host = {
-    .on_switch = pf_on_switch,
+const pf_host pf_switch_host = {
+    .on_switch = pf_switch_on,
     .hot_lines = {0, PF_SECOND_LINE, PF_FIRST_FRAME + PF_FRAME_LEAD},
     .wait_begin = python_wait_begin,
     .wait_end = python_wait_end,

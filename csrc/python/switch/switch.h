@@ -19,7 +19,7 @@
 /* Faster than PyObject_CallNoArgs(), which reads a thread-local and checks a
  * function's result twice; the function itself does both. */
 static inline PyObject *
-pf_call(PyObject *callable)
+pf_switch_call(PyObject *callable)
 {
     return PyFunction_Check(callable)
                ? ((PyFunctionObject *)callable)
@@ -27,53 +27,53 @@ pf_call(PyObject *callable)
                : PyObject_CallNoArgs(callable);
 }
 
-extern const pf_host pf_python_host;
+extern const pf_host pf_switch_host;
 /* Operations of every kind of fiber. */
-pf_fiber *pf_fiber_first(pf_scheduler *s, pf_task *core);
-pf_fiber *pf_fiber_run(pf_thread *thread, pf_fiber *fiber);
-void pf_fiber_reap(pf_thread *thread, pf_fiber *fiber);
+pf_fiber *pf_switch_first(pf_scheduler *s, pf_task *core);
+pf_fiber *pf_switch_run(pf_thread *thread, pf_fiber *fiber);
+void pf_switch_reap(pf_thread *thread, pf_fiber *fiber);
 /* `value` is borrowed. */
-PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
-PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
-/* `target` may be entered now, by this way (pf_fiber_way_to), and nothing needs
+PyObject *pf_switch_to(FiberObject *target, PyObject *value);
+PyObject *pf_switch_throw(FiberObject *target, PyObject *exc);
+/* `target` may be entered now, by this way (pf_home_way_to), and nothing needs
  * attention. */
-PyObject *pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
-                        PyObject *value);
+PyObject *pf_switch_give(PfThread *t, FiberObject *target, pf_fiber *way,
+                         PyObject *value);
 /* A fiber ends without having run. `exc` stolen or NULL. */
-void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
+void pf_switch_end(PfThread *t, FiberObject *fiber, PyObject *result);
 /* From now on the fiber belongs to this thread. 0, or -1 with MemoryError; or
  * PF_LOOK_AGAIN, once, after a garbage collection for lack of a stack: code
  * has run, so the caller must check the fiber again.  `*collected` is false at
  * the first call. */
-int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
+int pf_switch_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
 #define PF_LOOK_AGAIN 2
 /* The same for a fiber that no other code has seen: 0 or -1. */
 static inline int
-pf_fiber_give_stack_fresh(PfThread *t, FiberObject *fiber)
+pf_switch_give_stack_fresh(PfThread *t, FiberObject *fiber)
 {
     bool collected = false;
     int rc;
     do {
-        rc = pf_fiber_give_stack(t, fiber, &collected);
+        rc = pf_switch_give_stack(t, fiber, &collected);
     } while (PF_UNLIKELY(rc == PF_LOOK_AGAIN));
     return rc;
 }
-void pf_fiber_take_stack(FiberObject *fiber);
-PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
-                                 PyObject *result);
-void pf_fiber_forget_schedule(FiberObject *fiber);
-void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
-PyObject *pf_value_in_parent(PfThread *t);
+void pf_switch_take_stack(FiberObject *fiber);
+PyObject *pf_switch_leave_nothing(PfThread *t, FiberObject *self,
+                                  PyObject *result);
+void pf_unwind_forget_schedule(FiberObject *fiber);
+void pf_switch_on(pf_thread *thread, pf_fiber *from, pf_fiber *to);
+PyObject *pf_switch_landed(PfThread *t);
 /* An instance of an exception class, or the instance itself; new reference. */
-PyObject *pf_exception_instance(PyObject *exc);
+PyObject *pf_switch_exception(PyObject *exc);
 
 /* The part of a switch that is needed where somebody traces or profiles. */
-void pf_watched_switch(PfThread *t, FiberObject *from, FiberObject *to);
+void pf_switch_watched(PfThread *t, FiberObject *from, FiberObject *to);
 
 /* For a fiber that waits here until the other one has ended, as when it
  * unwinds it: the thread keeps holding it, if it did. */
 static inline void
-pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+pf_switch_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     PfThread *t = (PfThread *)thread;
     PyThreadState *ts = t->tstate;
@@ -84,27 +84,27 @@ pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
     if (PF_UNLIKELY(pystate_watched(ts, f->saved))) {
-        pf_watched_switch(t, f, g);
+        pf_switch_watched(t, f, g);
     }
 }
 
 static inline void
-pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+pf_switch_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     if (PF_UNLIKELY(FIBER_OF(from)->held)) {
         thread->zombie = from; /* its `reap` drops the reference */
     }
-    pf_swap_state_and_hold(thread, from, to);
+    pf_switch_state_and_hold(thread, from, to);
 }
 
-/* `transfer` is set; `way` leads to `target` (see pf_fiber_way_to).  Returns
+/* `transfer` is set; `way` leads to `target` (see pf_home_way_to).  Returns
  * when something switches back here, with `transfer` for us. */
 static inline void
-pf_leave_for(PfThread *t, FiberObject *target, pf_fiber *way)
+pf_switch_leave_for(PfThread *t, FiberObject *target, pf_fiber *way)
 {
     CURRENT(t)->core.state = PF_SUSPENDED;
     target->core.state = PF_RUNNING;
-    pf_switch_with(&t->engine, way, pf_swap_state);
+    pf_switch_with(&t->engine, way, pf_switch_state);
 }
 
 #endif

@@ -44,7 +44,7 @@ enter(PyThreadState *ts, PfTrace *trace)
 }
 
 void
-pf_trace_switch(PyThreadState *ts, PfTrace *from, PfTrace *to)
+pf_tracing_switch(PyThreadState *ts, PfTrace *from, PfTrace *to)
 {
     if (from != NULL) {
         leave(ts, from);
@@ -66,7 +66,7 @@ trace_free(PfTrace *trace)
 }
 
 int
-pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg)
+pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg)
 {
     if (trace != NULL) {
         Py_VISIT(trace->object);
@@ -77,7 +77,7 @@ pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg)
 }
 
 void
-pf_trace_free_spares(PfThread *t)
+pf_tracing_free_spares(PfThread *t)
 {
     PfTrace *trace;
     while ((trace = t->spare_traces) != NULL) {
@@ -136,18 +136,18 @@ take_spare(PfThread *t, PyObject *hook)
         enter(t->tstate, trace);
         return trace;
     }
-    pf_trace_free_spares(t);
+    pf_tracing_free_spares(t);
     return NULL;
 }
 
 void
-pf_trace_begin_slow(PfThread *t, FiberObject *self)
+pf_tracing_begin_slow(PfThread *t, FiberObject *self)
 {
     PyThreadState *ts = t->tstate;
     if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
         return;
     }
-    pf_no_switch_begin(t, "while a fiber gets its trace function");
+    pf_thread_no_switch_begin(t, "while a fiber gets its trace function");
     PyObject *hook = thread_hook(ts);
     if (hook == Py_None || !pystate_traced(ts)) {
         Py_XDECREF(hook);
@@ -165,11 +165,11 @@ pf_trace_begin_slow(PfThread *t, FiberObject *self)
     if (PyErr_Occurred()) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
 }
 
 void
-pf_trace_end_slow(PfThread *t, FiberObject *self)
+pf_tracing_end_slow(PfThread *t, FiberObject *self)
 {
     PfTrace *trace = self->saved->trace;
     self->saved->trace = NULL;
@@ -180,9 +180,10 @@ pf_trace_end_slow(PfThread *t, FiberObject *self)
         t->spare_traces = trace;
         return;
     }
-    PyObject *exc = pf_take_exception();
-    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    PyObject *exc = pystate_take_exception();
+    pf_thread_no_switch_begin(t,
+                              "while a fiber ends (in a done-callback, say)");
     trace_free(trace);
-    pf_no_switch_end(t);
-    pf_restore_exception(exc);
+    pf_thread_no_switch_end(t);
+    pystate_restore_exception(exc);
 }

@@ -14,30 +14,30 @@
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
 
-void pf_trace_begin_slow(PfThread *t, FiberObject *self);
-void pf_trace_end_slow(PfThread *t, FiberObject *self);
+void pf_tracing_begin_slow(PfThread *t, FiberObject *self);
+void pf_tracing_end_slow(PfThread *t, FiberObject *self);
 /* A part of the switch: runs no code. */
-void pf_trace_switch(PyThreadState *ts, PfTrace *from, PfTrace *to);
+void pf_tracing_switch(PyThreadState *ts, PfTrace *from, PfTrace *to);
 /* Of a fiber that is not packed; `trace` may be NULL. */
-int pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg);
-void pf_trace_free_spares(PfThread *t);
+int pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg);
+void pf_tracing_free_spares(PfThread *t);
 
 /* The running fiber is about to make its first call.  No exception is set; one
  * that the tool raises is written out. */
 static inline void
-pf_trace_begin(PfThread *t, FiberObject *self)
+pf_tracing_begin(PfThread *t, FiberObject *self)
 {
     if (PF_UNLIKELY(pystate_traced(t->tstate))) {
-        pf_trace_begin_slow(t, self);
+        pf_tracing_begin_slow(t, self);
     }
 }
 
 /* The running fiber has made its last call.  An exception may be set. */
 static inline void
-pf_trace_end(PfThread *t, FiberObject *self)
+pf_tracing_end(PfThread *t, FiberObject *self)
 {
     if (PF_UNLIKELY(self->saved->trace != NULL)) {
-        pf_trace_end_slow(t, self);
+        pf_tracing_end_slow(t, self);
     }
 }
 

@@ -12,7 +12,7 @@
 
 /* Remove it from the queue and the timers. */
 void
-pf_fiber_forget_schedule(FiberObject *fiber)
+pf_unwind_forget_schedule(FiberObject *fiber)
 {
     pf_scheduler *s = fiber->core.scheduler;
     if (s == NULL) {
@@ -43,7 +43,7 @@ loop_is_needed(PfThread *t, FiberObject *hub)
 }
 
 bool
-pf_fiber_can_unwind(FiberObject *fiber)
+pf_unwind_may(FiberObject *fiber)
 {
     return fiber->fiber.stack != NULL && fiber->core.state != PF_RUNNING &&
            fiber->core.state != PF_DONE && fiber != CURRENT(fiber->thread) &&
@@ -55,9 +55,9 @@ pf_fiber_can_unwind(FiberObject *fiber)
  * by __del__ or it was dropped on another thread.  A look-up of a variable in
  * a cleared context crashes, so the fiber's end gets a new one. */
 void
-pf_fiber_renew_context(FiberObject *fiber)
+pf_unwind_renew_context(FiberObject *fiber)
 {
-    if (pf_context_is_cleared(fiber->context)) {
+    if (pf_outcome_context_is_cleared(fiber->context)) {
         Py_CLEAR(fiber->context);
     }
 }
@@ -65,8 +65,8 @@ pf_fiber_renew_context(FiberObject *fiber)
 static PyObject *
 fiber_exit(void)
 {
-    PyObject *exit = pf_exception_instance(pf.fiber_exit);
-    return exit != NULL ? exit : pf_take_exception();
+    PyObject *exit = pf_switch_exception(pf.fiber_exit);
+    return exit != NULL ? exit : pystate_take_exception();
 }
 
 /* There is no memory for its stack, and never will be: what it holds is lost.
@@ -79,11 +79,11 @@ lose(PfThread *t, FiberObject *fiber)
     fiber->stack_size = 0; /* `saved` went with the stack */
     PyErr_WriteUnraisable((PyObject *)fiber);
     PyErr_SetNone(pf.fiber_exit);
-    pf_fiber_forget_schedule(fiber);
+    pf_unwind_forget_schedule(fiber);
     if (!fiber->scheduled) {
-        Py_INCREF(fiber); /* pf_fiber_end drops the scheduler's reference */
+        Py_INCREF(fiber); /* pf_switch_end drops the scheduler's reference */
     }
-    pf_fiber_end(t, fiber, NULL);
+    pf_switch_end(t, fiber, NULL);
     return Py_NewRef(Py_None);
 }
 
@@ -96,12 +96,12 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 {
     FiberObject *self = CURRENT(t), *outer = t->unwinder;
     uint8_t state = self->core.state;
-    pf_fiber *way = pf_fiber_way_to(t, fiber);
+    pf_fiber *way = pf_home_way_to(t, fiber);
     if (way == NULL) {
         Py_DECREF(exit);
         return lose(t, fiber);
     }
-    pf_fiber_forget_schedule(fiber);
+    pf_unwind_forget_schedule(fiber);
     fiber->dying = true;
     fiber->core.state = PF_RUNNING;
     if (state != PF_DONE) {
@@ -110,38 +110,38 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     t->unwinder = self;
     t->transfer = exit;
     t->throwing = true;
-    pf_switch_with(&t->engine, way, pf_swap_state_and_hold);
+    pf_switch_with(&t->engine, way, pf_switch_state_and_hold);
     t->unwinder = outer;
     self->core.state = state;
-    return pf_value_in_parent(t);
+    return pf_switch_landed(t);
 }
 
 /* Code runs here in the middle of anything that the running fiber does; a
  * switch to it may just have landed. */
 void
-pf_fiber_unwind(PfThread *t, FiberObject *fiber)
+pf_unwind_fiber(PfThread *t, FiberObject *fiber)
 {
     if (pf_fiber_kind(fiber)->unwind != NULL) {
         pf_fiber_kind(fiber)->unwind(t, fiber);
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     PyObject *transfer = t->transfer;
     bool throwing = t->throwing;
     t->transfer = NULL;
     t->throwing = false;
-    pf_no_switch_begin(t, "while a dropped fiber is unwound");
+    pf_thread_no_switch_begin(t, "while a dropped fiber is unwound");
     PyObject *left = fiber_exit();
-    pf_fiber_renew_context(fiber);
-    if (pf_fiber_can_unwind(fiber)) {
+    pf_unwind_renew_context(fiber);
+    if (pf_unwind_may(fiber)) {
         left = run_to_its_end(t, fiber, left);
     }
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     t->transfer = transfer;
     t->throwing = throwing;
     if (left == NULL) {
         PyErr_WriteUnraisable((PyObject *)fiber);
     }
     Py_XDECREF(left);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }

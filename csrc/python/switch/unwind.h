@@ -8,10 +8,10 @@
 /* Raise FiberExit in a suspended fiber of this thread and let it run to its
  * end: its code cannot leave it meanwhile.  The caller has a reference.  Does
  * nothing if it has been entered since the caller's check. */
-void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
+void pf_unwind_fiber(PfThread *t, FiberObject *fiber);
 /* Is it suspended, and free of anything that must return to it first? */
-bool pf_fiber_can_unwind(FiberObject *fiber);
+bool pf_unwind_may(FiberObject *fiber);
 /* Call this before unwinding a fiber that may be garbage. */
-void pf_fiber_renew_context(FiberObject *fiber);
+void pf_unwind_renew_context(FiberObject *fiber);
 
 #endif

@@ -48,7 +48,7 @@ case_drop(PyObject *op)
 static void
 case_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, case_drop);
+    pf_arguments_dealloc_with(op, case_drop);
 }
 
 static PyObject *
@@ -118,8 +118,9 @@ no_mutex(PyObject *op)
 static int
 check_join(PfThread *t, PyObject *op)
 {
-    return pf_task_is_done(PF_TASK(op)) ? 0
-                                        : pf_refuse_join(t, (FiberObject *)op);
+    return pf_task_is_done(PF_TASK(op))
+               ? 0
+               : pf_wait_refuse_join(t, (FiberObject *)op);
 }
 
 static const PfCaseOps joining_ops = {
@@ -145,12 +146,12 @@ join(), as a case for select()."};
 static int
 add_joining(void)
 {
-    PyObject *method = PyDescr_NewMethod(pf_fiber_type, &joining);
+    PyObject *method = PyDescr_NewMethod(pf_task_fiber_type, &joining);
     int rc = method == NULL ? -1
-                            : PyDict_SetItemString(pf_fiber_type->tp_dict,
+                            : PyDict_SetItemString(pf_task_fiber_type->tp_dict,
                                                    joining.ml_name, method);
     Py_XDECREF(method);
-    PyType_Modified(pf_fiber_type);
+    PyType_Modified(pf_task_fiber_type);
     return rc;
 }
 
@@ -190,7 +191,7 @@ static PyMethodDef functions[] = {
 int
 pf_case_init(PyObject *module)
 {
-    pf_case_type = pf_add_type(module, &spec, NULL);
+    pf_case_type = pf_arguments_add_type(module, &spec, NULL);
     return pf_case_type == NULL || add_joining() < 0
                ? -1
                : PyModule_AddFunctions(module, functions);

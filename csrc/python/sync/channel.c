@@ -124,11 +124,11 @@ pf_channel_give_back(ChannelObject *self, PyObject *value)
     }
     PF_UNLOCK(self);
     if (!handed && !kept) {
-        PyObject *pending = pf_take_exception();
+        PyObject *pending = pystate_take_exception();
         PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)self);
         Py_DECREF(value);
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
     }
 }
 
@@ -147,7 +147,7 @@ static int send_value(ChannelObject *self, PyObject *value, int64_t deadline);
 static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL) { /* its creation may run code that receives: check again */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1
@@ -174,7 +174,7 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 static inline int
 send_value(ChannelObject *self, PyObject *value, int64_t deadline)
 {
-    if (pf_preempt() < 0) {
+    if (pf_explore_preempt() < 0) {
         return -1;
     }
     PF_LOCK(self);
@@ -197,7 +197,7 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (PF_LIKELY(nargs == 1 && kwnames == NULL)) {
         out[0] = args[0];
     } else if (pf_arguments("send", names, 1, args, nargs, kwnames, out) < 0 ||
-               pf_timeout(out[1], &deadline) < 0) {
+               pf_deadline_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
     return send_value(self, out[0], deadline) < 0 ? NULL : Py_NewRef(Py_None);
@@ -209,7 +209,7 @@ static PyObject *receive(ChannelObject *self, int64_t deadline);
 static PyObject *
 wait_to_receive(ChannelObject *self, int64_t deadline)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL) { /* its creation may run code that sends: check again */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : receive(self, deadline);
@@ -240,7 +240,7 @@ static PyObject *
 receive(ChannelObject *self, int64_t deadline)
 {
     PyObject *value = NULL;
-    if (pf_preempt() < 0) {
+    if (pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -265,7 +265,7 @@ channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if ((nargs > 0 || kwnames != NULL) &&
         (pf_arguments("receive", names, 0, args, nargs, kwnames, &timeout) <
              0 ||
-         pf_timeout(timeout, &deadline) < 0)) {
+         pf_deadline_timeout(timeout, &deadline) < 0)) {
         return NULL;
     }
     return receive((ChannelObject *)op, deadline);
@@ -278,10 +278,10 @@ is_end_of(PyObject *channel)
     if (!PyErr_ExceptionMatches(channel_closed)) {
         return false;
     }
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     PyObject *which = PyObject_GetAttrString(raised, "channel");
     PyErr_Clear();
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     Py_XDECREF(which);
     return which == channel;
 }
@@ -503,8 +503,8 @@ channel_init(PyObject *op, PyObject *args, PyObject *kwargs)
         self->capacity = (size_t)capacity;
     }
     PF_UNLOCK(self);
-    return waited_for ? pf_too_late("somebody waits")
-           : used     ? pf_too_late("the channel is in use")
+    return waited_for ? pf_arguments_too_late("somebody waits")
+           : used     ? pf_arguments_too_late("the channel is in use")
                       : 0;
 }
 
@@ -525,7 +525,7 @@ channel_clear(PyObject *op)
 static void
 channel_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, channel_clear);
+    pf_arguments_dealloc_with(op, channel_clear);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -618,6 +618,6 @@ pf_channel_init(PyObject *module)
         PyModule_AddObjectRef(module, "ChannelClosed", channel_closed) < 0) {
         return -1;
     }
-    pf_channel_type = pf_add_type(module, &spec, NULL);
+    pf_channel_type = pf_arguments_add_type(module, &spec, NULL);
     return pf_channel_type == NULL ? -1 : 0;
 }

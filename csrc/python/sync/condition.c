@@ -239,13 +239,13 @@ restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
     }
     PyObject *done =
         call_foreign(lock, "_acquire_restore", saved->state, "acquire");
-    PyObject *raised = done == NULL ? pf_take_exception() : NULL;
+    PyObject *raised = done == NULL ? pystate_take_exception() : NULL;
     if (shield != NULL) {
         pf_shield_leave(shield);
     }
     Py_CLEAR(saved->state);
     Py_XDECREF(done);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return raised != NULL ? -1 : 0;
 }
 
@@ -273,13 +273,13 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
     }
     if (rc == 0 || CURRENT(t)->dying) {
         PyErr_Clear(); /* it may not wait: that is expected */
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
         return -1;
     }
-    PyObject *raised = pf_take_exception();
-    pf_add_context(raised, pending);
+    PyObject *raised = pystate_take_exception();
+    pf_outcome_add_context(raised, pending);
     Py_DECREF(pending);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return -1;
 }
 
@@ -320,7 +320,7 @@ wait_by(ConditionObject *self, PyObject *lock, PfThread *t, int64_t deadline,
         return -1;
     }
     int rc = pf_wait_in_line(&wait->waiter, t, deadline, (PyObject *)self);
-    PyObject *pending = rc < 0 ? pf_take_exception() : NULL;
+    PyObject *pending = rc < 0 ? pystate_take_exception() : NULL;
     if (rc < 0 && PF_SHARED_GET(&wait->waiter.taken) != NULL) {
         pass_on(self);
     }
@@ -363,10 +363,10 @@ condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     ConditionObject *self = (ConditionObject *)op;
     PyObject *timeout = NULL;
     int64_t deadline;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL ||
         pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
-        pf_timeout(timeout, &deadline) < 0) {
+        pf_deadline_timeout(timeout, &deadline) < 0) {
         return NULL;
     }
     PyObject *lock = get_lock(self, 1);
@@ -408,10 +408,10 @@ condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     ConditionObject *self = (ConditionObject *)op;
     PyObject *out[2] = {NULL, NULL};
     int64_t deadline;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL ||
         pf_arguments("wait_for", names, 1, args, nargs, kwnames, out) < 0 ||
-        pf_timeout(out[1], &deadline) < 0) {
+        pf_deadline_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
     PyObject *lock = get_lock(self, 1);
@@ -428,14 +428,14 @@ condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 notify(ConditionObject *self, Py_ssize_t n)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *lock = t == NULL ? NULL : get_lock(self, 0);
     if (lock == NULL) {
         return NULL;
     }
     int rc = check_owned(lock, t, "notify");
     Py_DECREF(lock);
-    if (rc < 0 || pf_preempt() < 0) {
+    if (rc < 0 || pf_explore_preempt() < 0) {
         return NULL;
     }
     PfNode *next;
@@ -529,7 +529,7 @@ static PyObject *
 condition_is_owned(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PyObject *lock = t == NULL ? NULL : get_lock((ConditionObject *)op, 0);
     int owned = lock == NULL ? -1 : is_owned(lock, t);
     Py_XDECREF(lock);
@@ -608,8 +608,8 @@ set_lock(ConditionObject *self, PyObject *lock, bool held)
     }
     PF_UNLOCK(self);
     Py_XDECREF(drop);
-    return waits       ? pf_too_late("somebody waits")
-           : relied_on ? pf_too_late("somebody holds the lock")
+    return waits       ? pf_arguments_too_late("somebody waits")
+           : relied_on ? pf_arguments_too_late("somebody holds the lock")
                        : 0;
 }
 
@@ -658,7 +658,7 @@ condition_clear(PyObject *op)
 static void
 condition_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, condition_clear);
+    pf_arguments_dealloc_with(op, condition_clear);
 }
 
 PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
@@ -738,7 +738,7 @@ static PyType_Spec spec = {
 int
 pf_condition_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
     Py_XDECREF(type);
     return type == NULL ? -1 : 0;
 }

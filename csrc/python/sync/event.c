@@ -63,7 +63,7 @@ event_set(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     EventObject *self = (EventObject *)op;
-    if (pf_preempt() < 0) {
+    if (pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -92,10 +92,11 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     EventObject *self = (EventObject *)op;
     PyObject *timeout = NULL;
     int64_t deadline;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL ||
         pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
-        pf_timeout(timeout, &deadline) < 0 || pf_preempt() < 0) {
+        pf_deadline_timeout(timeout, &deadline) < 0 ||
+        pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -213,7 +214,7 @@ static PyMemberDef members[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)event_doc}, {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, event_init},       {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_init, event_init},       {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_repr, event_repr},       {Py_tp_methods, methods},
     {Py_tp_members, members},       {0, NULL},
 };
@@ -228,6 +229,6 @@ static PyType_Spec spec = {
 int
 pf_event_init(PyObject *module)
 {
-    event_type = pf_add_type(module, &spec, NULL);
+    event_type = pf_arguments_add_type(module, &spec, NULL);
     return event_type == NULL ? -1 : 0;
 }

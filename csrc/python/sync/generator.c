@@ -106,7 +106,7 @@ unclaim(GeneratorObject *self)
 {
     PF_LOCK(self);
     if (self->body != NULL && self->body->core.state == PF_NEW &&
-        pf_rare(self->body)->puller == NULL) {
+        pf_fiber_rare(self->body)->puller == NULL) {
         self->user = NULL;
     }
     PF_UNLOCK(self);
@@ -120,7 +120,7 @@ static void
 look_around_again(FiberObject *body, const FiberObject *puller)
 {
     if (body->scope != NULL || (body->under_cancel || puller->under_cancel)) {
-        pf_fiber_refresh(body);
+        pf_scope_refresh_fiber(body);
     }
 }
 
@@ -128,13 +128,13 @@ static int
 link_to(GeneratorObject *self, FiberObject *puller)
 {
     FiberObject *body = self->body;
-    PfRare *ours = pf_rare_of(body), *theirs = pf_rare_of(puller);
+    PfRare *ours = pf_fiber_rare_of(body), *theirs = pf_fiber_rare_of(puller);
     if (ours == NULL || theirs == NULL) {
         return -1;
     }
     assert(ours->puller == NULL && theirs->pulled == NULL);
     FiberObject *before = NULL;
-    if (!pf_descends_from(puller, body)) { /* else heir() finds the puller */
+    if (!pf_name_descends(puller, body)) { /* else heir() finds the puller */
         before = body->parent;
         body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
     }
@@ -184,12 +184,12 @@ static PyObject *
 mod_emit(PyObject *module, PyObject *value)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return NULL;
     }
     FiberObject *body = CURRENT(t);
-    FiberObject *puller = pf_rare(body)->puller;
+    FiberObject *puller = pf_fiber_rare(body)->puller;
     if (puller == NULL || puller->core.state != PF_SUSPENDED) {
         PyErr_SetString(
             pf.fiber_error,
@@ -198,12 +198,12 @@ mod_emit(PyObject *module, PyObject *value)
             "that this runs on");
         return NULL;
     }
-    pf_fiber *way = pf_fiber_way_to(t, puller);
+    pf_fiber *way = pf_home_way_to(t, puller);
     if (way == NULL) {
         return NULL;
     }
     let_go(t, body, take_link(body));
-    return pf_fiber_give(t, puller, way, value);
+    return pf_switch_give(t, puller, way, value);
 }
 
 /* ---------------------------------------------------------------------- pull */
@@ -212,7 +212,7 @@ static int
 may_pull(FiberObject *body, PyObject *value)
 {
     bool fresh = body->core.state == PF_NEW;
-    if (pf_rare(body)->puller != NULL ||
+    if (pf_fiber_rare(body)->puller != NULL ||
         (!fresh && body->core.state != PF_SUSPENDED)) {
         PyErr_SetString(PyExc_ValueError,
                         "generator already executing: another fiber waits "
@@ -233,7 +233,7 @@ static void
 stop_with(PyObject *value)
 {
     PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
-    pf_restore_exception(stop);
+    pystate_restore_exception(stop);
 }
 
 /* The function has returned, or raised if `result` (stolen) is NULL.  Sets an
@@ -242,12 +242,12 @@ static void
 ended(GeneratorObject *self, PyObject *result)
 {
     if (result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) {
-        PyObject *stop = pf_take_exception();
+        PyObject *stop = pystate_take_exception();
         PyErr_SetString(PyExc_RuntimeError, "generator raised StopIteration");
-        PyObject *error = pf_take_exception();
+        PyObject *error = pystate_take_exception();
         PyException_SetCause(error, Py_NewRef(stop));
         PyException_SetContext(error, stop);
-        pf_restore_exception(error);
+        pystate_restore_exception(error);
     } else if (result != NULL && result != Py_None) {
         stop_with(result);
     }
@@ -295,7 +295,7 @@ is_open(GeneratorObject *self)
     if (is_over(self)) {
         return 0;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
@@ -310,11 +310,11 @@ pull_from(GeneratorObject *self, FiberObject *body, PyObject *value,
           PyObject *exc)
 {
     if (may_pull(body, value) < 0 ||
-        link_to(self, CURRENT(pf_tls_thread)) < 0) {
+        link_to(self, CURRENT(pf_thread_current)) < 0) {
         return NULL;
     }
     PyObject *result =
-        exc != NULL ? pf_fiber_throw(body, exc) : pf_fiber_switch(body, value);
+        exc != NULL ? pf_switch_throw(body, exc) : pf_switch_to(body, value);
     return landed(self, body, result);
 }
 
@@ -361,7 +361,7 @@ generator_send(PyObject *op, PyObject *value)
 static PyObject *
 generator_throw(PyObject *op, PyObject *exc)
 {
-    PyObject *instance = pf_exception_instance(exc);
+    PyObject *instance = pf_switch_exception(exc);
     if (instance == NULL) {
         return NULL;
     }
@@ -486,7 +486,7 @@ generator_clear(PyObject *op)
 static void
 generator_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, generator_clear);
+    pf_arguments_dealloc_with(op, generator_clear);
 }
 
 static PyObject *
@@ -498,10 +498,10 @@ generator_repr(PyObject *op)
         return PyUnicode_FromFormat("<%s over at %p>", Py_TYPE(op)->tp_name,
                                     op);
     }
-    const char *state = body->core.state == PF_NEW      ? "new"
-                        : pf_rare(body)->puller != NULL ? "executing"
-                                                        : "suspended";
-    PyObject *name = pf_fiber_name(body);
+    const char *state = body->core.state == PF_NEW            ? "new"
+                        : pf_fiber_rare(body)->puller != NULL ? "executing"
+                                                              : "suspended";
+    PyObject *name = pf_name_of(body);
     PyObject *repr = name == NULL ? NULL
                                   : PyUnicode_FromFormat("<%s %R %s at %p>",
                                                          Py_TYPE(op)->tp_name,
@@ -596,7 +596,7 @@ static PyMethodDef functions[] = {
 int
 pf_generator_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
     Py_XDECREF(type); /* the module has it */
     return type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

@@ -27,7 +27,7 @@ count_items(PyObject *owner, PyObject **raised)
         if (!PyErr_Occurred()) {
             return count;
         }
-        PyObject *exc = pf_take_exception();
+        PyObject *exc = pystate_take_exception();
         if (*raised == NULL) {
             *raised = exc;
         } else {
@@ -56,7 +56,7 @@ give(PyObject *hooked, PyObject *which, Py_ssize_t count)
     if (count < 1) {
         return;
     }
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     PyObject *semaphore = PyObject_GetAttr(hooked, which);
     PyObject *done = semaphore == NULL || semaphore == Py_None
                          ? Py_XNewRef(semaphore)
@@ -66,19 +66,19 @@ give(PyObject *hooked, PyObject *which, Py_ssize_t count)
     }
     Py_XDECREF(done);
     Py_XDECREF(semaphore);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 static void
 add_tasks(PyObject *owner, Py_ssize_t count)
 {
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     PyObject *done = call_with_number(owner, name.add_tasks, count);
     if (done == NULL) {
         PyErr_WriteUnraisable(owner);
     }
     Py_XDECREF(done);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* Change the items with the mutex held, which is always free afterwards.
@@ -99,7 +99,7 @@ change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
     if (raised == NULL) {
         result = item == NULL ? PyObject_CallNoArgs(act)
                               : PyObject_CallOneArg(act, item);
-        raised = result == NULL ? pf_take_exception() : NULL;
+        raised = result == NULL ? pystate_take_exception() : NULL;
         Py_ssize_t after = count_items(owner, &raised);
         *change = after < 0 ? 0 : after - before;
         if (item != NULL && (result != NULL || *change > 0)) {
@@ -108,12 +108,12 @@ change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
     }
     PyObject *freed = PyObject_CallMethodNoArgs(mutex, name.release);
     if (freed == NULL && raised == NULL) {
-        raised = pf_take_exception();
+        raised = pystate_take_exception();
     }
     Py_XDECREF(freed);
     if (raised != NULL) {
         PyErr_Clear();
-        pf_restore_exception(raised);
+        pystate_restore_exception(raised);
     }
     return result;
 }

@@ -89,7 +89,7 @@ wait_for_ring(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what,
     if (over) {
         Py_RETURN_TRUE;
     }
-    if (pf_active(t, "waiting") == NULL) {
+    if (pf_scheduler_active(t, "waiting") == NULL) {
         return NULL;
     }
     PyErr_Format(pf.fiber_error, "another fiber waits for %S already", what);
@@ -106,7 +106,7 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
                                          "waited for and a count of rings");
         return NULL;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || pf_deadline(args[0], &deadline) < 0) {
         return NULL;
     }
@@ -174,7 +174,7 @@ static PyType_Slot latch_slots[] = {
              "`outside` by what comes from outside of the process:\n"
              "a run that only waits for it is no deadlock."},
     {Py_tp_new, latch_new},
-    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_methods, latch_methods},
     {Py_tp_members, latch_members},
     {0, NULL},

@@ -45,9 +45,9 @@ first_access(const PfLocal *local, FiberObject *fiber)
     if (Py_TYPE(self)->tp_init(self, local->args, local->kwargs) < 0) {
         slot = pf_locals_find(local->slots, fiber);
         if (slot != NULL) {
-            PyObject *pending = pf_take_exception();
+            PyObject *pending = pystate_take_exception();
             pf_locals_drop(slot);
-            pf_restore_exception(pending);
+            pystate_restore_exception(pending);
         }
         return NULL;
     }
@@ -107,7 +107,7 @@ pf_local_set(PyObject *op, PyObject *name, PyObject *value, PyObject *dict)
 static PyObject *
 my_dict(PyObject *op)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -141,7 +141,7 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                         "__init__ for them");
         return NULL;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     LocalObject *self =
         t == NULL ? NULL : (LocalObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
@@ -182,7 +182,7 @@ local_clear(PyObject *op)
 static void
 local_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, local_clear);
+    pf_arguments_dealloc_with(op, local_clear);
 }
 
 PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
@@ -220,7 +220,7 @@ static PyType_Spec spec = {
 int
 pf_local_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
     Py_XDECREF(type);
     return type == NULL ? -1 : 0;
 }

@@ -179,8 +179,8 @@ static PyObject *
 take_until(PyObject *op, int64_t deadline)
 {
     LockObject *self = (LockObject *)op;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_preempt() < 0) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -201,7 +201,7 @@ lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
     int64_t deadline;
-    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+    return pf_deadline_acquire(args, nargs, kwnames, &deadline) < 0
                ? NULL
                : take_until(op, deadline);
 }
@@ -227,7 +227,7 @@ refuse_release(Py_ssize_t count)
 static PyObject *
 release_rlock(LockObject *self)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -269,7 +269,7 @@ lock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)args;
     (void)nargs;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -398,7 +398,7 @@ static PyMethodDef lock_methods[] = {
 static PyType_Slot lock_slots[] = {
     {Py_tp_doc, (void *)lock_doc},
     {Py_tp_new, lock_new},
-    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_repr, lock_repr},
     {Py_tp_methods, lock_methods},
     {Py_tp_members, lock_members},
@@ -418,7 +418,7 @@ static PyObject *
 rlock_is_owned(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     return t == NULL ? NULL
                      : PyBool_FromLong(pf_lock_is_mine((LockObject *)op, t));
 }
@@ -428,7 +428,7 @@ rlock_recursion_count(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     LockObject *self = (LockObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -443,7 +443,7 @@ rlock_release_save(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     LockObject *self = (LockObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -463,7 +463,7 @@ rlock_acquire_restore(PyObject *op, PyObject *saved)
 {
     LockObject *self = (LockObject *)op;
     Py_ssize_t count = PyLong_AsSsize_t(saved);
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || (count == -1 && PyErr_Occurred())) {
         return NULL;
     }
@@ -521,7 +521,7 @@ static PyMethodDef rlock_methods[] = {
 static PyType_Slot rlock_slots[] = {
     {Py_tp_doc, (void *)rlock_doc},
     {Py_tp_new, lock_new},
-    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_repr, rlock_repr},
     {Py_tp_methods, rlock_methods},
     {Py_tp_members, lock_members},
@@ -538,7 +538,7 @@ static PyType_Spec rlock_spec = {
 int
 pf_lock_init(PyObject *module)
 {
-    pf_lock_type = pf_add_type(module, &lock_spec, NULL);
-    pf_rlock_type = pf_add_type(module, &rlock_spec, NULL);
+    pf_lock_type = pf_arguments_add_type(module, &lock_spec, NULL);
+    pf_rlock_type = pf_arguments_add_type(module, &rlock_spec, NULL);
     return pf_lock_type != NULL && pf_rlock_type != NULL ? 0 : -1;
 }

@@ -151,11 +151,11 @@ give_back(QueueObject *self, PyObject *item)
     bool done = put_back(self, item);
     PF_UNLOCK(self);
     if (!done) {
-        PyObject *pending = pf_take_exception();
+        PyObject *pending = pystate_take_exception();
         PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)self);
         Py_DECREF(item);
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
     }
 }
 
@@ -177,7 +177,7 @@ static int put(QueueObject *self, PyObject *item, int64_t deadline);
 static int
 wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL) { /* its creation may run code that gets: check again */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
@@ -225,7 +225,7 @@ try_put(QueueObject *self, PyObject *item)
 static int
 put(QueueObject *self, PyObject *item, int64_t deadline)
 {
-    if (pf_preempt() < 0) {
+    if (pf_explore_preempt() < 0) {
         return -1;
     }
     PF_LOCK(self);
@@ -245,7 +245,7 @@ static PyObject *get(QueueObject *self, int64_t deadline);
 static PyObject *
 wait_to_get(QueueObject *self, int64_t deadline)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t == NULL) { /* its creation may run code that puts: check again */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : get(self, deadline);
@@ -285,7 +285,7 @@ static PyObject *
 get(QueueObject *self, int64_t deadline)
 {
     PyObject *item = NULL;
-    if (pf_preempt() < 0) {
+    if (pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -409,7 +409,7 @@ block_or_timeout(PyObject *block, PyObject *timeout, int64_t *deadline)
     if (blocking < 0) {
         return -1;
     }
-    return blocking ? pf_timeout(timeout, deadline) : 0;
+    return blocking ? pf_deadline_timeout(timeout, deadline) : 0;
 }
 
 static PyObject *
@@ -570,7 +570,7 @@ queue_join(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     QueueObject *self = (QueueObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
@@ -726,7 +726,7 @@ make_anew(QueueObject *self, Py_ssize_t maxsize, PyObject *served)
     }
     PF_UNLOCK(self);
     Py_XDECREF(drop);
-    return why_not == NULL ? 0 : pf_too_late(why_not);
+    return why_not == NULL ? 0 : pf_arguments_too_late(why_not);
 }
 
 static int
@@ -773,7 +773,7 @@ queue_clear(PyObject *op)
 static void
 queue_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, queue_clear);
+    pf_arguments_dealloc_with(op, queue_clear);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -889,10 +889,10 @@ static PyType_Spec lifo_spec = {
 int
 pf_queue_init(PyObject *module)
 {
-    queue_type = pf_add_type(module, &queue_spec, NULL);
+    queue_type = pf_arguments_add_type(module, &queue_spec, NULL);
     if (queue_type == NULL) {
         return -1;
     }
-    lifo_type = pf_add_type(module, &lifo_spec, queue_type);
+    lifo_type = pf_arguments_add_type(module, &lifo_spec, queue_type);
     return lifo_type == NULL ? -1 : 0;
 }

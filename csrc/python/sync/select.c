@@ -165,11 +165,11 @@ finish(CaseObject *const *cases, PfWaiter *waiter, int rc)
 static void
 drop_items(PfNode *nodes, Py_ssize_t count)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_CLEAR(nodes[i].item);
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* Without a GIL others act while it goes from line to line.  Look at a case,
@@ -290,9 +290,10 @@ choose(PfThread *t, CaseObject *const *cases, Py_ssize_t count,
        int64_t deadline, PyObject *what)
 {
     Py_ssize_t first = 0;
-    if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
+    if (PF_UNLIKELY(pf_load_relaxed(&pf_explore_runs) != 0) &&
         t->scheduler != NULL) {
-        first = pf_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
+        first =
+            pf_explore_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
     }
     for (Py_ssize_t n = 0; n < count; n++) {
         Py_ssize_t i = first + n < count ? first + n : first + n - count;
@@ -326,7 +327,7 @@ select_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
     *deadline = PF_NEVER;
     if (kwnames != NULL && (pf_arguments("select", names, 0, args + nargs, 0,
                                          kwnames, &timeout) < 0 ||
-                            pf_timeout(timeout, deadline) < 0)) {
+                            pf_deadline_timeout(timeout, deadline) < 0)) {
         return -1;
     }
     if (nargs == 0 || nargs > INT_MAX) {
@@ -342,16 +343,16 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 {
     (void)module;
     int64_t deadline;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || select_timeout(args, nargs, kwnames, &deadline) < 0) {
         return NULL;
     }
-    PyObject *what = pf_tuple(args, nargs);
+    PyObject *what = pf_arguments_tuple(args, nargs);
     if (what == NULL) {
         return NULL;
     }
     PyObject *result = NULL;
-    int rc = pf_preempt();
+    int rc = pf_explore_preempt();
     for (Py_ssize_t i = 0; rc == 0 && i < nargs; i++) {
         rc = check_case(t, args[i]);
     }

@@ -57,8 +57,8 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
         self->holding = 0;
     }
     PF_UNLOCK(self);
-    return waited_for ? pf_too_late("somebody waits")
-           : used     ? pf_too_late("the semaphore is in use")
+    return waited_for ? pf_arguments_too_late("somebody waits")
+           : used     ? pf_arguments_too_late("the semaphore is in use")
                       : 0;
 }
 
@@ -153,8 +153,8 @@ try_acquire(SemaphoreObject *self, FiberObject *fiber)
 static PyObject *
 acquire_until(SemaphoreObject *self, int64_t deadline)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_preempt() < 0) {
+    PfThread *t = pf_thread_this();
+    if (t == NULL || pf_explore_preempt() < 0) {
         return NULL;
     }
     PF_LOCK(self);
@@ -179,7 +179,7 @@ semaphore_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             return NULL;
         }
         int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
-        if (blocking < 0 || pf_timeout(out[1], &deadline) < 0) {
+        if (blocking < 0 || pf_deadline_timeout(out[1], &deadline) < 0) {
             return NULL;
         }
         if (!blocking && out[1] != NULL && out[1] != Py_None) {
@@ -230,7 +230,7 @@ release_many(SemaphoreObject *self, Py_ssize_t n)
         return NULL;
     }
     /* A release must not fail because there is no memory for a PfThread. */
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     PyObject *type = NULL;
     PF_LOCK(self);
     const char *wrong =
@@ -277,7 +277,7 @@ attempt_to_acquire(PyObject *op, PyObject *value, PyObject **got)
 {
     (void)value;
     (void)got;
-    return try_acquire((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+    return try_acquire((SemaphoreObject *)op, CURRENT(pf_thread_current));
 }
 
 static bool
@@ -305,7 +305,7 @@ take_back(PyObject *op, PyObject *got)
     (void)got;
     SemaphoreObject *self = (SemaphoreObject *)op;
     PF_LOCK(self);
-    release_one(self, CURRENT(pf_tls_thread));
+    release_one(self, CURRENT(pf_thread_current));
     PF_UNLOCK(self);
 }
 
@@ -412,7 +412,7 @@ static PyMemberDef members[] = {
 
 static PyType_Slot semaphore_slots[] = {
     {Py_tp_doc, (void *)semaphore_doc}, {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, semaphore_init},       {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_init, semaphore_init},       {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_repr, semaphore_repr},       {Py_tp_methods, methods},
     {Py_tp_members, members},           {0, NULL},
 };
@@ -439,10 +439,11 @@ static PyType_Spec bounded_spec = {
 int
 pf_semaphore_init(PyObject *module)
 {
-    semaphore_type = pf_add_type(module, &semaphore_spec, NULL);
+    semaphore_type = pf_arguments_add_type(module, &semaphore_spec, NULL);
     if (semaphore_type == NULL) {
         return -1;
     }
-    bounded_type = pf_add_type(module, &bounded_spec, semaphore_type);
+    bounded_type =
+        pf_arguments_add_type(module, &bounded_spec, semaphore_type);
     return bounded_type == NULL ? -1 : 0;
 }

@@ -109,14 +109,14 @@ refuse_uncallable(const char *who, PyObject *object)
 }
 
 int
-pf_check_function_slow(const char *who, PyObject *object)
+pf_call_check_slow(const char *who, PyObject *object)
 {
     if (!PyCallable_Check(object)) {
         return refuse_uncallable(who, object);
     }
     PyFunctionObject *function = function_within(object);
     int rc = 0;
-    if (function != NULL && !pf_takes_plain_calls(function)) {
+    if (function != NULL && !pf_call_is_plain(function)) {
         rc = (code_of(function)->co_flags & CO_COROUTINE
                   ? refuse_async
                   : refuse_generator)(who, function);
@@ -262,7 +262,7 @@ check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
         return -1;
     }
     PyObject *fn = args[0];
-    if (pf_check_function(who, fn) < 0) {
+    if (pf_call_check(who, fn) < 0) {
         return -1;
     }
     PyFunctionObject *function = function_of(fn);
@@ -275,11 +275,11 @@ check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
 
 /* A fiber for spawn(fn, ...): `args` begins with the function. */
 FiberObject *
-pf_fiber_to_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
-                 PyObject *kwnames)
+pf_call_fiber(const char *who, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
 {
     bool plain = nargs >= 1 && PyFunction_Check(args[0]) &&
-                 pf_takes_plain_calls((PyFunctionObject *)args[0]) &&
+                 pf_call_is_plain((PyFunctionObject *)args[0]) &&
                  fits((PyFunctionObject *)args[0], nargs - 1, kwnames);
     return PF_LIKELY(plain) || check_call(who, args, nargs, kwnames) == 0
                ? pf_fiber_new(args[0], args + 1, nargs - 1, kwnames)

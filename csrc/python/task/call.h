@@ -5,9 +5,9 @@
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
-int pf_check_function_slow(const char *who, PyObject *object);
+int pf_call_check_slow(const char *who, PyObject *object);
 static inline bool
-pf_takes_plain_calls(PyFunctionObject *function)
+pf_call_is_plain(PyFunctionObject *function)
 {
     return !(((PyCodeObject *)function->func_code)->co_flags &
              (CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR));
@@ -15,16 +15,16 @@ pf_takes_plain_calls(PyFunctionObject *function)
 /* `who`, say "spawn()", is to call it: 0, or -1 with TypeError if it is not
  * callable, or is an async or a generator function, whose call runs nothing. */
 static inline int
-pf_check_function(const char *who, PyObject *object)
+pf_call_check(const char *who, PyObject *object)
 {
     return PF_LIKELY(PyFunction_Check(object) &&
-                     pf_takes_plain_calls((PyFunctionObject *)object))
+                     pf_call_is_plain((PyFunctionObject *)object))
                ? 0
-               : pf_check_function_slow(who, object);
+               : pf_call_check_slow(who, object);
 }
 /* A fiber for who(fn, *args, **kwargs); NULL with TypeError, also if fn does
  * not take the arguments. */
-FiberObject *pf_fiber_to_call(const char *who, PyObject *const *args,
-                              Py_ssize_t nargs, PyObject *kwnames);
+FiberObject *pf_call_fiber(const char *who, PyObject *const *args,
+                           Py_ssize_t nargs, PyObject *kwnames);
 
 #endif

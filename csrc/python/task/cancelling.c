@@ -17,9 +17,9 @@ report_unresponsive(PfThread *t, PyObject *task)
     if (pf_facade.log_unresponsive == NULL) {
         return 0;
     }
-    pf_no_switch_begin(t, "while a fiber is reported");
+    pf_thread_no_switch_begin(t, "while a fiber is reported");
     PyObject *logged = PyObject_CallOneArg(pf_facade.log_unresponsive, task);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
@@ -31,7 +31,7 @@ report_unresponsive(PfThread *t, PyObject *task)
 }
 
 int64_t
-pf_cancel_delay(PfThread *t, PfTaskObject *task)
+pf_cancelling_delay(PfThread *t, PfTaskObject *task)
 {
     unsigned count = task->deliveries;
     if (count < PF_MOST_DELIVERIES) {

@@ -30,29 +30,29 @@ typedef struct PfCancelling {
 } PfCancelling;
 
 static inline int
-pf_raise_cancelled(FiberObject *fiber) /* -1 */
+pf_cancelling_raise(FiberObject *fiber) /* -1 */
 {
-    return pf_hooks.cancelling->raise_in(fiber);
+    return pf_parts_hooks.cancelling->raise_in(fiber);
 }
 
 /* Whether Cancelled is raised where the fiber is now. pyfiber's own waits raise
  * it each time. A call that patch() has changed was written for threads, whose
  * clean-up may wait: it raises each cancellation once. */
 static inline bool
-pf_is_cancelled_here(const FiberObject *fiber)
+pf_cancelling_is_here(const FiberObject *fiber)
 {
     return PF_UNLIKELY(fiber->under_cancel) &&
-           !(fiber->patched && pf_hooks.cancelling->is_told(fiber));
+           !(fiber->patched && pf_parts_hooks.cancelling->is_told(fiber));
 }
 
 static inline int
-pf_check_cancelled(FiberObject *fiber)
+pf_cancelling_check(FiberObject *fiber)
 {
-    return pf_is_cancelled_here(fiber) ? pf_raise_cancelled(fiber) : 0;
+    return pf_cancelling_is_here(fiber) ? pf_cancelling_raise(fiber) : 0;
 }
 
 /* Nanoseconds to wait before the next delivery to a fiber or grain that goes
  * on swallowing it; nearly always 0.  -1: an exception is set. */
-int64_t pf_cancel_delay(PfThread *t, PfTaskObject *task);
+int64_t pf_cancelling_delay(PfThread *t, PfTaskObject *task);
 
 #endif

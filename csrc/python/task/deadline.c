@@ -12,8 +12,8 @@ pf_deadline_in(SchedulerObject *s, int64_t ns)
     if (ns == PF_NEVER) {
         return PF_NEVER;
     }
-    if (s == NULL && pf_tls_thread != NULL) {
-        s = pf_tls_thread->scheduler;
+    if (s == NULL && pf_thread_current != NULL) {
+        s = pf_thread_current->scheduler;
     }
     int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
     return pf_later(now, ns);
@@ -24,7 +24,7 @@ int
 pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 {
     int64_t ns;
-    int rc = pf_length(timeout, &ns);
+    int rc = pf_arguments_length(timeout, &ns);
     *deadline = pf_deadline_in(s, ns);
     return rc;
 }
@@ -40,10 +40,10 @@ pf_deadline(PyObject *timeout, int64_t *deadline)
 }
 
 int
-pf_timeout(PyObject *timeout, int64_t *deadline)
+pf_deadline_timeout(PyObject *timeout, int64_t *deadline)
 {
     int64_t ns;
-    int rc = pf_length(timeout, &ns);
+    int rc = pf_arguments_length(timeout, &ns);
     *deadline = ns == 0 ? PF_NOW : pf_deadline_in(NULL, ns);
     return rc;
 }
@@ -53,7 +53,7 @@ static int
 lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
 {
     double seconds;
-    if (pf_real(timeout, "timeout", &seconds) < 0) {
+    if (pf_arguments_real(timeout, "timeout", &seconds) < 0) {
         return -1;
     }
     if (seconds == -1) {
@@ -73,14 +73,15 @@ lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
         PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
         return -1;
     }
-    *deadline =
-        seconds == 0 ? PF_NOW : pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    *deadline = seconds == 0
+                    ? PF_NOW
+                    : pf_deadline_in(NULL, pf_arguments_nanoseconds(seconds));
     return 0;
 }
 
 int
-pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
-                     PyObject *kwnames, int64_t *deadline)
+pf_deadline_acquire(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                    int64_t *deadline)
 {
     static const char *const names[] = {"blocking", "timeout", NULL};
     PyObject *out[2] = {NULL, NULL};

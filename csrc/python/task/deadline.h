@@ -15,9 +15,9 @@ int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
 int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 
 /* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
-int pf_timeout(PyObject *timeout, int64_t *deadline);
+int pf_deadline_timeout(PyObject *timeout, int64_t *deadline);
 /* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
-int pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames, int64_t *deadline);
+int pf_deadline_acquire(PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames, int64_t *deadline);
 
 #endif

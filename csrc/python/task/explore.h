@@ -30,34 +30,34 @@ typedef struct PfExplorerOps {
     bool (*idle)(SchedulerObject *s, int64_t deadline);
     void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
-extern PF_ATOMIC(size_t) pf_exploring; /* runs under test just now */
+extern PF_ATOMIC(size_t) pf_explore_runs; /* runs under test just now */
 
 /* The running fiber is about to do something that others may do, too, or has
  * done something they may react to: a run under test may let them go first. 0,
  * or -1 with an exception (the fiber is being unwound). */
 static inline int
-pf_preempt(void)
+pf_explore_preempt(void)
 {
-    return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+    return PF_LIKELY(pf_load_relaxed(&pf_explore_runs) == 0)
                ? 0
-               : pf_hooks.explorer->preempt();
+               : pf_parts_hooks.explorer->preempt();
 }
 
 /* One of 0..n-1 (n > 0); always 0 unless a test runs. */
 static inline uint32_t
-pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+pf_explore_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     return PF_LIKELY(s->explorer == NULL)
                ? 0
-               : pf_hooks.explorer->choose(s, n, kind);
+               : pf_parts_hooks.explorer->choose(s, n, kind);
 }
 
 /* A scheduled fiber or a grain failed: a test checks whether anybody looks.
  * False: no explorer has taken it over. */
 static inline bool
-pf_explorer_failed(SchedulerObject *s, PyObject *op)
+pf_explore_failed(SchedulerObject *s, PyObject *op)
 {
-    return s->explorer != NULL && pf_hooks.explorer->failed(s, op);
+    return s->explorer != NULL && pf_parts_hooks.explorer->failed(s, op);
 }
 
 #endif

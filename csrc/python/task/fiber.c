@@ -9,26 +9,26 @@
 #include "python/task/migrate.h"
 #include "python/task/scheduler.h"
 
-PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
+PF_ATOMIC(size_t) pf_fiber_default_stack_size; /* shared, one word */
 
 /* The memory of fibers that have died is linked by `next`. */
 FiberObject *
 pf_fiber_alloc(PfThread *t)
 {
-    PyTypeObject *type = pf_fiber_type;
+    PyTypeObject *type = pf_task_fiber_type;
     FiberObject *self = t == NULL ? NULL : t->spare[PF_SPARE_FIBERS].first;
     if (self == NULL) {
         self = (FiberObject *)type->tp_alloc(type, 0);
         if (self != NULL) {
-            pf_set_kind(&self->core, pf_hooks.plain_fiber);
+            pf_task_set_kind(&self->core, pf_parts_hooks.plain_fiber);
         }
         return self;
     }
     t->spare[PF_SPARE_FIBERS].first = self->next;
     t->spare[PF_SPARE_FIBERS].count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
-    pf_set_kind(&self->core, pf_hooks.plain_fiber);
-    pf_revive((PyObject *)self);
+    pf_task_set_kind(&self->core, pf_parts_hooks.plain_fiber);
+    pf_fiber_revive((PyObject *)self);
     return self;
 }
 
@@ -39,8 +39,8 @@ void
 pf_fiber_free(FiberObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    PfSpare *spare = pf_place_to_spare(PF_SPARE_FIBERS);
-    if (type == pf_fiber_type && spare != NULL && !self->finalized) {
+    PfSpare *spare = pf_thread_place_to_spare(PF_SPARE_FIBERS);
+    if (type == pf_task_fiber_type && spare != NULL && !self->finalized) {
         self->next = spare->first;
         spare->first = self;
         spare->count++;
@@ -53,7 +53,7 @@ pf_fiber_free(FiberObject *self)
 void
 pf_fibers_free_spare(PfThread *t)
 {
-    FiberObject *self = pf_empty_spare(t, PF_SPARE_FIBERS);
+    FiberObject *self = pf_thread_empty_spare(t, PF_SPARE_FIBERS);
     while (self != NULL) {
         FiberObject *next = self->next;
         PyTypeObject *type = Py_TYPE(self);
@@ -66,17 +66,17 @@ pf_fibers_free_spare(PfThread *t)
 FiberObject *
 pf_fiber_make(PyTypeObject *type)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return NULL;
     }
-    FiberObject *self = type == pf_fiber_type
+    FiberObject *self = type == pf_task_fiber_type
                             ? pf_fiber_alloc(t)
                             : (FiberObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    pf_set_kind(&self->core, pf_hooks.plain_fiber);
+    pf_task_set_kind(&self->core, pf_parts_hooks.plain_fiber);
     if (*pystate_context(t->tstate) != NULL) {
         self->context = PyContext_CopyCurrent();
         if (self->context == NULL) {
@@ -92,13 +92,14 @@ FiberObject *
 pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    FiberObject *self = pf_fiber_make(pf_fiber_type);
+    FiberObject *self = pf_fiber_make(pf_task_fiber_type);
     if (self == NULL) {
         return NULL;
     }
     pf_fiber_set_target(self, target);
     if ((nargs > 0 || kwnames != NULL) &&
-        pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
+        pf_arguments_pack(args, nargs, kwnames, &self->args, &self->kwargs) <
+            0) {
         Py_CLEAR(self);
     }
     return self;
@@ -168,12 +169,12 @@ pf_fiber_track(FiberObject *fiber)
 void
 pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
 {
-    assert(s->thread == pf_tls_thread);
-    if (PF_UNLIKELY(s->ending) && pf_hooks.cancelling->is_top(fiber)) {
+    assert(s->thread == pf_thread_current);
+    if (PF_UNLIKELY(s->ending) && pf_parts_hooks.cancelling->is_top(fiber)) {
         fiber->under_cancel = true;
         fiber->cancel_called = true;
     }
-    pf_live_link(s->thread, fiber);
+    pf_fiber_link(s->thread, fiber);
     s->alive++;
     if (!fiber->daemon) {
         s->foreground++;
@@ -197,9 +198,9 @@ pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
     pf_make_ready_fresh(&s->core, &fiber->fiber);
     if (PF_UNLIKELY(s->team != NULL)) {
-        pf_hooks.migrate->spawned(s);
+        pf_parts_hooks.migrate->spawned(s);
     }
-    pf_tell_host(s);
+    pf_scheduler_tell_host(s);
 }
 
 /* Put a new fiber into the ready queue of `s`, which lives on this thread. */

@@ -66,15 +66,15 @@ _Static_assert(sizeof(FiberObject) <= 224 + sizeof(PyObject),
 
 #define CURRENT(t) FIBER_OF((t)->engine.current)
 
-extern PF_ATOMIC(size_t) pf_default_stack_size; /* bytes */
+extern PF_ATOMIC(size_t) pf_fiber_default_stack_size; /* bytes */
 
 static inline void
-pf_live_link(PfThread *t, FiberObject *fiber)
+pf_fiber_link(PfThread *t, FiberObject *fiber)
 {
     PF_LIST_PUSH(t->live, fiber);
 }
 static inline void
-pf_live_unlink(FiberObject *fiber)
+pf_fiber_unlink(FiberObject *fiber)
 {
     if (fiber->thread != NULL) {
         PF_LIST_REMOVE(fiber->thread->live, fiber);
@@ -107,7 +107,7 @@ pf_fiber_unclaim(FiberObject *fiber)
 static inline int
 pf_fiber_claim_new(FiberObject *fiber)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
@@ -126,7 +126,7 @@ void pf_fiber_show_args(FiberObject *fiber);
 /* Turn such memory back into an object.  It was cleared except for its type
  * (and its reference to the type, if it has one). */
 static inline void
-pf_revive(PyObject *op)
+pf_fiber_revive(PyObject *op)
 {
     _Py_NewReference(op);
     PyObject_GC_Track(op);
@@ -147,7 +147,7 @@ void pf_fibers_free_spare(PfThread *t);
 static inline void
 pf_fiber_set_target(FiberObject *fiber, PyObject *target)
 {
-    fiber->uncounted = pystate_is_deferred(target) && !pf_is_shut_down();
+    fiber->uncounted = pystate_is_deferred(target) && !pf_state_is_shut_down();
     fiber->target = fiber->uncounted ? target : Py_NewRef(target);
 }
 /* From here on as any other reference. */
@@ -173,7 +173,7 @@ pf_fiber_drop_target(FiberObject *fiber)
 static inline PyObject *
 pf_fiber_target(const FiberObject *fiber)
 {
-    return fiber->uncounted && pf_is_shut_down() ? NULL : fiber->target;
+    return fiber->uncounted && pf_state_is_shut_down() ? NULL : fiber->target;
 }
 
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
@@ -195,13 +195,13 @@ int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 
 static inline const PfRare *
-pf_rare(const FiberObject *fiber)
+pf_fiber_rare(const FiberObject *fiber)
 {
     return pf_task_rare((const PfTaskObject *)(const void *)fiber);
 }
 
 static inline PfRare *
-pf_rare_of(FiberObject *fiber)
+pf_fiber_rare_of(FiberObject *fiber)
 {
     return pf_task_rare_of(PF_TASK(fiber));
 }
@@ -209,7 +209,7 @@ pf_rare_of(FiberObject *fiber)
 static inline const PfTaskOps *
 pf_fiber_kind(const FiberObject *fiber)
 {
-    return pf_kind_of(&fiber->core);
+    return pf_task_kind(&fiber->core);
 }
 
 #endif

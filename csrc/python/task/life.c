@@ -18,7 +18,7 @@
 static inline const PfTaskOps *
 kind_of(PyObject *op)
 {
-    return pf_kind_of(&PF_TASK(op)->core);
+    return pf_task_kind(&PF_TASK(op)->core);
 }
 
 /* ------------------------------------------------------------ waiting for its end */
@@ -29,10 +29,11 @@ wait_done(PyObject *op, const char *method, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
 {
     PyObject *timeout = Py_None;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t deadline;
     if (t == NULL ||
-        pf_optional(method, "timeout", args, nargs, kwnames, &timeout) < 0 ||
+        pf_arguments_optional(method, "timeout", args, nargs, kwnames,
+                              &timeout) < 0 ||
         pf_deadline(timeout, &deadline) < 0) {
         return -1;
     }
@@ -99,7 +100,7 @@ pf_task_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         return Py_NewRef(task->value);
     }
     if (task->outcome == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(op, task->value);
+        pf_outcome_raise_cancelled(op, task->value);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -127,7 +128,8 @@ pf_task_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
     PyObject *reason = Py_None;
-    if (pf_optional("cancel", "reason", args, nargs, kwnames, &reason) < 0) {
+    if (pf_arguments_optional("cancel", "reason", args, nargs, kwnames,
+                              &reason) < 0) {
         return NULL;
     }
     int rc = kind_of(op)->cancel(PF_TASK(op), reason);
@@ -139,7 +141,8 @@ pf_task_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
     PyObject *value = Py_None;
-    if (pf_optional("unpark", "value", args, nargs, kwnames, &value) < 0) {
+    if (pf_arguments_optional("unpark", "value", args, nargs, kwnames,
+                              &value) < 0) {
         return NULL;
     }
     int rc = kind_of(op)->unpark(PF_TASK(op), value);
@@ -154,7 +157,7 @@ pf_task_may_unpark(PfTaskObject *task)
     }
     PyErr_Format(pf.fiber_error,
                  "the %s has finished: there is nothing to unpark",
-                 pf_kind_of(&task->core)->noun);
+                 pf_task_kind(&task->core)->noun);
     return -1;
 }
 
@@ -164,13 +167,13 @@ pf_task_give_permit(PfTaskObject *task, PyObject *value)
     if (task->permit) {
         return 0;
     }
-    size_t offset = pf_kind_of(&task->core)->permit_value;
+    size_t offset = pf_task_kind(&task->core)->permit_value;
     PyObject **place = (PyObject **)(void *)((char *)task + offset);
     task->permit = true;
     Py_XSETREF(*place, Py_NewRef(value));
     if (task->in_park) {
         pf_wake_task(task->core.scheduler, &task->core, PF_WAKE_NORMAL);
-        pf_tell_host(SCHEDULER_OF(task->core.scheduler));
+        pf_scheduler_tell_host(SCHEDULER_OF(task->core.scheduler));
     }
     return 1;
 }
@@ -186,8 +189,8 @@ call_back(PyObject *op, PyObject *callback)
         Py_DECREF(done);
         return;
     }
-    PyObject *exc = pf_take_exception();
-    if (pf_log(op, exc, "a done-callback of %r failed") < 0) {
+    PyObject *exc = pystate_take_exception();
+    if (pf_outcome_log(op, exc, "a done-callback of %r failed") < 0) {
         PyErr_WriteUnraisable(callback);
     }
     Py_DECREF(exc);
@@ -230,13 +233,13 @@ make_callbacks(PfTaskObject *task)
 static int
 call_back_now(PyObject *op, PyObject *fn)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL) {
         return -1;
     }
-    pf_no_switch_begin(t, "in a done-callback");
+    pf_thread_no_switch_begin(t, "in a done-callback");
     call_back(op, fn);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     return 0;
 }
 
@@ -324,7 +327,7 @@ int
 pf_task_set_name(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    PyObject *name = pf_as_name(value);
+    PyObject *name = pf_name_check(value);
     if (name == NULL) {
         return -1;
     }
@@ -345,7 +348,7 @@ pf_task_get_outcome(PyObject *op, void *closure)
         Py_RETURN_NONE;
     }
     look(task);
-    return pf_make_outcome(task->outcome, task->value);
+    return pf_outcome_make(task->outcome, task->value);
 }
 
 /* --------------------------------------------------------------------- its end */
@@ -356,7 +359,7 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
 {
     uint8_t kind = PF_OUTCOME_OK;
     if (result == NULL) {
-        result = pf_take_exception();
+        result = pystate_take_exception();
         assert(result != NULL);
         kind = PF_OUTCOME_FAILED;
         if (PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
@@ -379,11 +382,11 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
 void
 pf_task_failed(SchedulerObject *s, PfTaskObject *task)
 {
-    if (pf_ends_programs(task->value)) {
+    if (pf_outcome_ends_programs(task->value)) {
         task->looked_at = true;
         pf_scheduler_fail(s, Py_NewRef(task->value));
     } else if (s->explorer == NULL ||
-               !pf_explorer_failed(s, (PyObject *)task)) {
+               !pf_explore_failed(s, (PyObject *)task)) {
         pf_unhandled_add(s, (PyObject *)task);
     }
 }

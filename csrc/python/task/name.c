@@ -54,7 +54,7 @@ pf_name_after(PyObject *made_of)
 /* A plain str: what looks at names, perhaps in the middle of a switch, must
  * not meet the methods of a subclass. */
 PyObject *
-pf_as_name(PyObject *value)
+pf_name_check(PyObject *value)
 {
     if (value == NULL || !PyUnicode_Check(value)) {
         PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
@@ -65,7 +65,7 @@ pf_as_name(PyObject *value)
 }
 
 const char *
-pf_state_name(const pf_task *core)
+pf_name_of_state(const pf_task *core)
 {
     switch (core->state) {
     case PF_NEW:
@@ -82,7 +82,7 @@ pf_state_name(const pf_task *core)
 }
 
 PyObject *
-pf_fiber_name(FiberObject *self)
+pf_name_of(FiberObject *self)
 {
     bool stopped = pf_world_stop(self->thread);
     PyObject *name = Py_XNewRef(self->name);
@@ -97,13 +97,13 @@ pf_fiber_name(FiberObject *self)
 }
 
 PyObject *
-pf_fiber_name_of(PfTaskObject *task)
+pf_name_of_task(PfTaskObject *task)
 {
-    return pf_fiber_name((FiberObject *)task);
+    return pf_name_of((FiberObject *)task);
 }
 
 bool
-pf_descends_from(FiberObject *descendant, FiberObject *fiber)
+pf_name_descends(FiberObject *descendant, FiberObject *fiber)
 {
     while (descendant != NULL && descendant != fiber) {
         descendant = descendant->parent;

@@ -4,14 +4,14 @@
 
 #include "python/task/fiber.h"
 
-PyObject *pf_fiber_name(FiberObject *fiber);
-PyObject *pf_fiber_name_of(PfTaskObject *task); /* the same */
+PyObject *pf_name_of(FiberObject *fiber);
+PyObject *pf_name_of_task(PfTaskObject *task); /* the same */
 /* For everything made from something callable or running. */
 PyObject *pf_name_after(PyObject *made_of);
-PyObject *pf_as_name(PyObject *value); /* NULL with TypeError */
-const char *pf_state_name(const pf_task *core);
+PyObject *pf_name_check(PyObject *value); /* NULL with TypeError */
+const char *pf_name_of_state(const pf_task *core);
 /* Is it `fiber` itself, or one of its descendants?  There are no cycles of
  * parents. */
-bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);
+bool pf_name_descends(FiberObject *descendant, FiberObject *fiber);
 
 #endif

@@ -21,7 +21,7 @@ pf_cancel_reason(PyObject *exc)
 
 /* result() of a fiber or grain that ended with `cancelled`. */
 void
-pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
+pf_outcome_raise_cancelled(PyObject *op, PyObject *cancelled)
 {
     PyObject *exc = PyObject_CallFunctionObjArgs(pf_facade.fiber_cancelled, op,
                                                  cancelled, NULL);
@@ -33,7 +33,7 @@ pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
 
 /* These are for the whole program: no group collects them. */
 bool
-pf_ends_programs(PyObject *exc)
+pf_outcome_ends_programs(PyObject *exc)
 {
     return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
            PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
@@ -58,7 +58,7 @@ chain_has(PyObject *exc, PyObject *wanted)
  * the context of the last exception in the chain, unless it is in there
  * already. */
 void
-pf_add_context(PyObject *exc, PyObject *context)
+pf_outcome_add_context(PyObject *exc, PyObject *context)
 {
     if (chain_has(exc, context) || chain_has(context, exc)) {
         return;
@@ -78,11 +78,11 @@ pf_add_context(PyObject *exc, PyObject *context)
 /* The exception being raised kept `lost` from being reported: add it as
  * context, and whoever sees the one sees the other. */
 void
-pf_raised_instead_of(PyObject *lost)
+pf_outcome_raised_instead_of(PyObject *lost)
 {
-    PyObject *raised = pf_take_exception();
-    pf_add_context(raised, lost);
-    pf_restore_exception(raised);
+    PyObject *raised = pystate_take_exception();
+    pf_outcome_add_context(raised, lost);
+    pystate_restore_exception(raised);
 }
 
 void
@@ -118,7 +118,7 @@ pf_outcome_value(PfTaskObject *task)
     case PF_OUTCOME_OK:
         return Py_NewRef(task->value);
     case PF_OUTCOME_CANCELLED:
-        pf_raise_fiber_cancelled((PyObject *)task, task->value);
+        pf_outcome_raise_cancelled((PyObject *)task, task->value);
         return NULL;
     default:
         raise_failure(task);
@@ -149,13 +149,13 @@ pf_outcome_close_frames(void)
     if (!exits && !PyErr_ExceptionMatches(pf.cancelled)) {
         return; /* those who look at a failure want to see the variables */
     }
-    PyObject *exc = pf_take_exception();
+    PyObject *exc = pystate_take_exception();
     if (exits) { /* nobody sees it; those who hold a frame keep that */
         PyException_SetTraceback(exc, Py_None);
     } else {
         close_frames_of(exc);
     }
-    pf_restore_exception(exc);
+    pystate_restore_exception(exc);
 }
 
 /* The first thing that a context refers to must be its variables or the
@@ -174,7 +174,7 @@ look_into(PyObject *found, void *whole)
 }
 
 bool
-pf_context_is_cleared(PyObject *context)
+pf_outcome_context_is_cleared(PyObject *context)
 {
     bool whole = true;
     if (context != NULL) {
@@ -196,11 +196,11 @@ void
 pf_outcome_drop(PfTaskObject *task, PyObject *context)
 {
     if (PF_LIKELY(context == NULL || task->value == NULL) ||
-        pf_context_is_cleared(context)) {
+        pf_outcome_context_is_cleared(context)) {
         drop(task);
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     Py_INCREF(context);
     bool entered = PyContext_Enter(context) == 0;
     PyErr_Clear(); /* it is the current one already, or one further out */
@@ -209,12 +209,12 @@ pf_outcome_drop(PfTaskObject *task, PyObject *context)
         PyErr_Clear(); /* a finalizer has left it in another one */
     }
     Py_DECREF(context);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* Ok, Failed or CancelledOutcome. */
 PyObject *
-pf_make_outcome(int kind, PyObject *value)
+pf_outcome_make(int kind, PyObject *value)
 {
     if (kind != PF_OUTCOME_CANCELLED) {
         return PyObject_CallFunction(pf_facade.make_outcome, "iO", kind,

@@ -16,14 +16,14 @@ void pf_outcome_close_frames(void);
  * which was the task's; NULL: in any. */
 void pf_outcome_drop(PfTaskObject *task, PyObject *context);
 /* Has the collector cleared this context, or NULL?  No code may run in it. */
-bool pf_context_is_cleared(PyObject *context);
+bool pf_outcome_context_is_cleared(PyObject *context);
 PyObject *pf_cancel_reason(PyObject *exc);
-bool pf_ends_programs(PyObject *exc);
-void pf_add_context(PyObject *exc, PyObject *context);
-void pf_raised_instead_of(PyObject *lost);
-PyObject *pf_make_outcome(int kind, PyObject *value);
-void pf_raise_fiber_cancelled(PyObject *op, PyObject *exc);
+bool pf_outcome_ends_programs(PyObject *exc);
+void pf_outcome_add_context(PyObject *exc, PyObject *context);
+void pf_outcome_raised_instead_of(PyObject *lost);
+PyObject *pf_outcome_make(int kind, PyObject *value);
+void pf_outcome_raise_cancelled(PyObject *op, PyObject *exc);
 
-int pf_log(PyObject *op, PyObject *exc, const char *text);
+int pf_outcome_log(PyObject *op, PyObject *exc, const char *text);
 
 #endif

@@ -9,10 +9,10 @@ arrived(pf_message *message, pf_scheduler *core)
     PfPost *call = (PfPost *)message;
     SchedulerObject *s = SCHEDULER_OF(core);
     PfThread *t = (PfThread *)core->thread;
-    pf_no_switch_begin(t, "inside the scheduler");
+    pf_thread_no_switch_begin(t, "inside the scheduler");
     call->run(s, call->target, call->argument);
     pf_post_drop(call);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     Py_DECREF(s);
 }
 
@@ -179,13 +179,14 @@ pf_post_run(PfThread *t)
         PfPost *call = (PfPost *)m;
         m = m->next;
         if (!call->unwinds) {
-            pf_no_switch_begin(t, "while calls of other threads arrive");
+            pf_thread_no_switch_begin(t,
+                                      "while calls of other threads arrive");
         }
         call->run(NULL, call->target, call->argument);
         bool unwinds = call->unwinds;
         pf_post_drop(call);
         if (!unwinds) {
-            pf_no_switch_end(t);
+            pf_thread_no_switch_end(t);
         }
     }
 }

@@ -11,15 +11,15 @@
 #include "python/task/explore.h"
 #include "python/task/migrate.h"
 
-PF_ATOMIC(size_t) pf_exploring; /* shared, one word */
+PF_ATOMIC(size_t) pf_explore_runs; /* shared, one word */
 
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
-bool pf_turns_on; /* shared, one word */
+bool pf_scheduler_turns_on; /* shared, one word */
 
 /* A fiber was made ready.  Tell the loop that hosts this one, if any. */
 void
-pf_tell_host(SchedulerObject *s)
+pf_scheduler_tell_host(SchedulerObject *s)
 {
     if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
         pf_scheduler_tell(&s->core);
@@ -29,7 +29,7 @@ pf_tell_host(SchedulerObject *s)
 /* The hub has something to decide: it runs when its turn comes, or at once
  * after the second Ctrl-C, which waits for nothing. */
 void
-pf_wake_hub(SchedulerObject *s)
+pf_scheduler_wake_hub(SchedulerObject *s)
 {
     pf_task *hub = pf_hub_task(&s->core);
     if (hub == NULL) {
@@ -58,15 +58,15 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
     if (s->fatal == NULL) {
         s->fatal = exc;
     } else {
-        pf_add_context(s->fatal, exc);
+        pf_outcome_add_context(s->fatal, exc);
         Py_DECREF(exc);
     }
 }
 
 int
-pf_watch_limit(PyObject *seconds, int64_t *ns)
+pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns)
 {
-    if (pf_seconds(seconds, "the watchdog's limit", ns) < 0) {
+    if (pf_arguments_seconds(seconds, "the watchdog's limit", ns) < 0) {
         return -1;
     }
     if (*ns <= 0 || *ns == PF_NEVER) {
@@ -79,7 +79,7 @@ pf_watch_limit(PyObject *seconds, int64_t *ns)
 }
 
 pf_scheduler *
-pf_refuse_outside_run(const char *what)
+pf_scheduler_refuse_outside(const char *what)
 {
     PyObject *advice = pf_facade.no_run == NULL
                            ? PyUnicode_FromString("")
@@ -96,12 +96,12 @@ pf_refuse_outside_run(const char *what)
 }
 
 int
-pf_list_schedulers(const PfThread *t, PyObject *list)
+pf_scheduler_list(const PfThread *t, PyObject *list)
 {
     int rc = 0;
     for (SchedulerObject *s = t->schedulers; rc == 0 && s != NULL;
          s = s->next) {
-        if (pf_try_incref((PyObject *)s)) {
+        if (pystate_try_incref((PyObject *)s)) {
             rc = PyList_Append(list, (PyObject *)s);
             Py_DECREF(s); /* on failure: its list has it still */
         }
@@ -112,8 +112,8 @@ pf_list_schedulers(const PfThread *t, PyObject *list)
 const PfThread *
 pf_task_owner(PfTaskObject *task)
 {
-    const FiberObject *fiber = pf_fiber_or_null(task);
-    const PfThread *t = pf_tls_thread;
+    const FiberObject *fiber = pf_task_fiber(task);
+    const PfThread *t = pf_thread_current;
     if (fiber != NULL) {
         return fiber->thread;
     }
@@ -129,5 +129,5 @@ pf_task_is_remote(const PfTaskObject *task)
         return false;
     }
     PfThread *owner = SCHEDULER_OF(task->core.scheduler)->thread;
-    return owner != NULL && owner != pf_tls_thread;
+    return owner != NULL && owner != pf_thread_current;
 }

@@ -35,13 +35,13 @@ typedef struct PfTurn {
     int64_t began, cpu; /* for that */
 } PfTurn;
 
-/* What a recorder of turns does when a run begins, while pf_turns_on, and when
+/* What a recorder of turns does when a run begins, while pf_scheduler_turns_on, and when
  * the loop waits or ends, if a turn is on.  Set at import. */
 typedef struct PfTurnOps {
     void (*begin_run)(SchedulerObject *s);
     void (*end)(SchedulerObject *s);
 } PfTurnOps;
-extern bool pf_turns_on;
+extern bool pf_scheduler_turns_on;
 
 struct SchedulerObject {
     PyObject_HEAD
@@ -97,12 +97,12 @@ extern PyTypeObject *pf_scheduler_type;
  * that another thread has posted counts in both from that moment, though what
  * it is comes to light only when it arrives. */
 static inline Py_ssize_t
-pf_unfinished(SchedulerObject *s)
+pf_scheduler_unfinished(SchedulerObject *s)
 {
     return s->alive + (Py_ssize_t)pf_load_relaxed(&s->coming);
 }
 static inline Py_ssize_t
-pf_unfinished_foreground(SchedulerObject *s)
+pf_scheduler_foreground(SchedulerObject *s)
 {
     return s->foreground + (Py_ssize_t)pf_load_relaxed(&s->coming);
 }
@@ -110,7 +110,7 @@ pf_unfinished_foreground(SchedulerObject *s)
 /* Append them to a list, as far as that goes: -1 with an exception.  `t` is this
  * thread, or stands still.  Without a GIL one of them may be dying elsewhere,
  * until that thread takes it out of the list: it is passed over. */
-int pf_list_schedulers(const PfThread *t, PyObject *list);
+int pf_scheduler_list(const PfThread *t, PyObject *list);
 
 /* Whose it is.  NULL: nobody's; or, of one without a stack, another's. */
 const PfThread *pf_task_owner(PfTaskObject *task);
@@ -119,21 +119,21 @@ const PfThread *pf_task_owner(PfTaskObject *task);
 bool pf_task_is_remote(const PfTaskObject *task);
 
 /* How long a loop may stand still: 0, or -1 with TypeError or ValueError. */
-int pf_watch_limit(PyObject *seconds, int64_t *ns);
-void pf_tell_host(SchedulerObject *s);
-void pf_wake_hub(SchedulerObject *s);
+int pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns);
+void pf_scheduler_tell_host(SchedulerObject *s);
+void pf_scheduler_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 
 /* NULL with FiberError: `what` needs a run.  The message advises what fits the
  * place, which Python code finds out: hold no lock. */
-pf_scheduler *pf_refuse_outside_run(const char *what);
+pf_scheduler *pf_scheduler_refuse_outside(const char *what);
 
 /* The scheduler that runs here, or NULL with FiberError. */
 static inline pf_scheduler *
-pf_active(PfThread *t, const char *what)
+pf_scheduler_active(PfThread *t, const char *what)
 {
     return PF_LIKELY(t->scheduler != NULL) ? &t->scheduler->core
-                                           : pf_refuse_outside_run(what);
+                                           : pf_scheduler_refuse_outside(what);
 }
 
 #endif

@@ -5,18 +5,19 @@
 
 /* ---------------------------------------------------------------- their types */
 
-PyTypeObject *pf_fiber_type, *pf_stackless_type; /* constant after import */
+PyTypeObject *pf_task_fiber_type,
+    *pf_task_stackless_type; /* constant after import */
 
 bool
-pf_is_task(PyObject *op)
+pf_task_check(PyObject *op)
 {
-    return PyObject_TypeCheck(op, pf_fiber_type) ||
-           PyObject_TypeCheck(op, pf_stackless_type);
+    return PyObject_TypeCheck(op, pf_task_fiber_type) ||
+           PyObject_TypeCheck(op, pf_task_stackless_type);
 }
 
 /* --------------------------------------------------------------- what few have */
 
-const PfRare pf_nothing_rare = {0};
+const PfRare pf_task_no_rare = {0};
 
 PfRare *
 pf_task_rare_of(PfTaskObject *task)
@@ -61,7 +62,7 @@ pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
 /* -------------------------------------------------------------------- awaiting */
 
 PyObject *
-pf_await_self(PyObject *op)
+pf_task_await(PyObject *op)
 {
-    return pf_hooks.await(op);
+    return pf_parts_hooks.await(op);
 }

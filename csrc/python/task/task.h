@@ -142,7 +142,7 @@ typedef struct PfTaskOps {
 
     /* --- fibers --- */
     /* It is suspended, on this thread, and nobody needs it: let it end, as
-     * pf_fiber_unwind does.  NULL: in the usual way. */
+     * pf_unwind_fiber does.  NULL: in the usual way. */
     void (*unwind)(PfThread *t, FiberObject *fiber);
     /* It is part of another object, which ends it and is referred to in its
      * stead: its own last reference means nothing. */
@@ -170,7 +170,7 @@ typedef struct PfTaskOps {
 
 /* The object that a task of any kind is in. */
 static inline PfTaskObject *
-pf_object_of(pf_task *task)
+pf_task_object(pf_task *task)
 {
     return (PfTaskObject *)(void *)((char *)task -
                                     offsetof(PfTaskObject, core));
@@ -179,7 +179,7 @@ pf_object_of(pf_task *task)
 #define PF_TASK(op) ((PfTaskObject *)(void *)(op))
 
 static inline const PfTaskOps *
-pf_kind_of(const pf_task *task)
+pf_task_kind(const pf_task *task)
 {
     return (const PfTaskOps *)(const void *)pf_ops_of(task);
 }
@@ -194,32 +194,33 @@ pf_task_is_done(const PfTaskObject *task)
 }
 
 static inline void
-pf_set_kind(pf_task *task, const PfTaskOps *kind)
+pf_task_set_kind(pf_task *task, const PfTaskOps *kind)
 {
     pf_task_set_ops(task, &kind->core);
 }
 
 /* The fiber that a task is; NULL: it never has a stack. */
 static inline FiberObject *
-pf_fiber_or_null(PfTaskObject *task)
+pf_task_fiber(PfTaskObject *task)
 {
-    return pf_kind_of(&task->core)->turn == NULL ? (FiberObject *)(void *)task
-                                                 : NULL;
+    return pf_task_kind(&task->core)->turn == NULL
+               ? (FiberObject *)(void *)task
+               : NULL;
 }
 
 /* --- task.c --- */
 
 /* Fiber; and that of the tasks without a stack that users make: Grain.  Set at
  * import. */
-extern PyTypeObject *pf_fiber_type, *pf_stackless_type;
-bool pf_is_task(PyObject *op); /* of one of these */
+extern PyTypeObject *pf_task_fiber_type, *pf_task_stackless_type;
+bool pf_task_check(PyObject *op); /* of one of these */
 
 /* To read: all NULL if it has nothing of that. */
-extern const PfRare pf_nothing_rare;
+extern const PfRare pf_task_no_rare;
 static inline const PfRare *
 pf_task_rare(const PfTaskObject *task)
 {
-    return PF_LIKELY(task->rare == NULL) ? &pf_nothing_rare : task->rare;
+    return PF_LIKELY(task->rare == NULL) ? &pf_task_no_rare : task->rare;
 }
 /* To write; NULL with MemoryError. */
 PfRare *pf_task_rare_of(PfTaskObject *task);
@@ -229,6 +230,6 @@ int pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg);
 void pf_task_free_rare(PfTaskObject *task);
 
 /* am_await of Fiber and Grain: grain/ knows what that is. */
-PyObject *pf_await_self(PyObject *op);
+PyObject *pf_task_await(PyObject *op);
 
 #endif

@@ -90,7 +90,7 @@ take_first(SchedulerObject *s)
     while (op == NULL && s->unhandled != NULL) {
         PfUnhandled *node = s->unhandled;
         unlink_held(node);
-        op = pf_try_incref(node->op) ? node->op : NULL;
+        op = pystate_try_incref(node->op) ? node->op : NULL;
     }
     pf_mutex_unlock(&unseen_lock);
     return op;
@@ -130,7 +130,7 @@ pf_unhandled_forget_all(SchedulerObject *s)
 /* Log `exc` of `op`, which `text` names by its %r. 0; -1 if the log raised
  * KeyboardInterrupt or SystemExit. */
 int
-pf_log(PyObject *op, PyObject *exc, const char *text)
+pf_outcome_log(PyObject *op, PyObject *exc, const char *text)
 {
     if (pf_facade.log_failure == NULL) {
         return 0;
@@ -138,7 +138,7 @@ pf_log(PyObject *op, PyObject *exc, const char *text)
     PyObject *logged =
         PyObject_CallFunction(pf_facade.log_failure, "OOs", op, exc, text);
     if (logged == NULL) {
-        pf_raised_instead_of(exc);
+        pf_outcome_raised_instead_of(exc);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return -1;
         }
@@ -154,22 +154,22 @@ look(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
     (void)target;
     (void)argument;
-    pf_wake_hub(s);
+    pf_scheduler_wake_hub(s);
 }
 
 static void
 rouse(SchedulerObject *s)
 {
-    if (s->thread == NULL || s->thread == pf_tls_thread) {
-        pf_wake_hub(s);
-        pf_tell_host(s);
+    if (s->thread == NULL || s->thread == pf_thread_current) {
+        pf_scheduler_wake_hub(s);
+        pf_scheduler_tell_host(s);
         return;
     }
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     if (pf_post_call(s, look, NULL, NULL) < 0) {
         PyErr_Clear(); /* it checks when it next runs */
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* To be raised by the run, which ends now; -1 without memory. */
@@ -179,7 +179,7 @@ remember(SchedulerObject *s, PyObject *op, PyObject *exc)
     if (s->errors == NULL && (s->errors = PyList_New(0)) == NULL) {
         return -1;
     }
-    PyObject *name = pf_kind_of(&PF_TASK(op)->core)->name_of(PF_TASK(op));
+    PyObject *name = pf_task_kind(&PF_TASK(op)->core)->name_of(PF_TASK(op));
     PyObject *both = name == NULL ? NULL : PyTuple_Pack(2, name, exc);
     int rc = both == NULL ? -1 : PyList_Append(s->errors, both);
     Py_XDECREF(both);
@@ -201,14 +201,15 @@ call_handler(PyObject *handler, PyObject *op, PyObject *exc)
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
-    PyObject *raised = pf_take_exception();
-    int rc = pf_log(op, raised, HANDLER_FAILED);
+    PyObject *raised = pystate_take_exception();
+    int rc = pf_outcome_log(op, raised, HANDLER_FAILED);
     Py_DECREF(raised);
-    return rc < 0 ? -1 : pf_log(op, exc, LOST); /* it was not handled */
+    return rc < 0 ? -1
+                  : pf_outcome_log(op, exc, LOST); /* it was not handled */
 }
 
 /* Report in the way that `s` asks for (NULL: it is gone or closed).  As
- * pf_log. */
+ * pf_outcome_log. */
 static int
 tell_of(SchedulerObject *s, PyObject *op)
 {
@@ -217,12 +218,12 @@ tell_of(SchedulerObject *s, PyObject *op)
     PyObject *how = s == NULL ? NULL : Py_XNewRef(s->on_unhandled);
     int rc = 0;
     if (how == NULL || how == pf.s_log) {
-        rc = pf_log(op, exc, LOST);
+        rc = pf_outcome_log(op, exc, LOST);
     } else if (how != pf.s_raise) {
         rc = call_handler(how, op, exc);
     } else if (remember(s, op, exc) < 0) {
         PyErr_Clear(); /* no memory to keep it until the end of the run */
-        rc = pf_log(op, exc, LOST);
+        rc = pf_outcome_log(op, exc, LOST);
     }
     Py_XDECREF(how);
     Py_DECREF(exc);
@@ -234,9 +235,9 @@ tell_of(SchedulerObject *s, PyObject *op)
 static PfThread *
 begin_telling(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     if (t != NULL) {
-        pf_no_switch_begin(t, "while a lost failure is told of");
+        pf_thread_no_switch_begin(t, "while a lost failure is told of");
     }
     return t;
 }
@@ -245,7 +246,7 @@ static void
 end_telling(PfThread *t)
 {
     if (t != NULL) {
-        pf_no_switch_end(t);
+        pf_thread_no_switch_end(t);
     }
 }
 
@@ -254,12 +255,12 @@ end_telling(PfThread *t)
 static void
 tell_now(SchedulerObject *s, PyObject *op)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     Py_XINCREF(s);
     PfThread *t = begin_telling();
     if (tell_of(s, op) < 0) {
         if (s != NULL && s->running) {
-            pf_scheduler_fail(s, pf_take_exception());
+            pf_scheduler_fail(s, pystate_take_exception());
             rouse(s);
         } else {
             PyErr_WriteUnraisable(op);
@@ -267,7 +268,7 @@ tell_now(SchedulerObject *s, PyObject *op)
     }
     end_telling(t);
     Py_XDECREF(s);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* ----------------------------------------------------- when it is reported */
@@ -288,8 +289,8 @@ pf_unhandled_add(SchedulerObject *s, PyObject *op)
         return;
     }
     node->op = op;
-    pf_prepare_try_incref(op);
-    pf_prepare_try_incref((PyObject *)s);
+    pystate_prepare_try_incref(op);
+    pystate_prepare_try_incref((PyObject *)s);
     rare->unhandled = node;
     link_last(s, node);
 }
@@ -311,7 +312,7 @@ take_out(PfUnhandled *node)
     pf_mutex_lock(&unseen_lock);
     SchedulerObject *s = node->scheduler;
     unlink_held(node);
-    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+    if (s != NULL && !pystate_try_incref((PyObject *)s)) {
         s = NULL;
     }
     pf_mutex_unlock(&unseen_lock);
@@ -322,7 +323,8 @@ take_out(PfUnhandled *node)
 static bool
 tell_there(SchedulerObject *s, PyObject *op)
 {
-    if (!PF_FREE_THREADED || s->thread == NULL || s->thread == pf_tls_thread) {
+    if (!PF_FREE_THREADED || s->thread == NULL ||
+        s->thread == pf_thread_current) {
         return false;
     }
     bool posted = pf_post_call(s, lost_arrived, op, NULL) > 0;
@@ -342,7 +344,7 @@ pf_unhandled_lost(PyObject *op)
     Py_XDECREF(s);
 }
 
-/* As pf_log; then the rest is reported when it is dropped. */
+/* As pf_outcome_log; then the rest is reported when it is dropped. */
 static int
 tell_all(SchedulerObject *s)
 {
@@ -364,12 +366,12 @@ tell_all(SchedulerObject *s)
 static void
 keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
 {
-    if (raised != NULL && !pf_ends_programs(raised)) {
-        pf_add_context(exc, raised);
+    if (raised != NULL && !pf_outcome_ends_programs(raised)) {
+        pf_outcome_add_context(exc, raised);
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
         PyObject *both = PyList_GET_ITEM(errors, i);
-        pf_add_context(exc, PyTuple_GET_ITEM(both, 1));
+        pf_outcome_add_context(exc, PyTuple_GET_ITEM(both, 1));
     }
 }
 
@@ -386,13 +388,13 @@ pf_unhandled_joined(SchedulerObject *s, PyObject *raised)
     PyObject *exc = PyObject_CallFunctionObjArgs(
         pf_facade.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
     if (exc == NULL) {
-        exc = pf_take_exception();
+        exc = pystate_take_exception();
         keep_as_context(exc, errors, raised);
     }
     Py_DECREF(errors);
     if (raised != NULL &&
-        pf_ends_programs(raised)) { /* it is raised as it is */
-        pf_add_context(raised, exc);
+        pf_outcome_ends_programs(raised)) { /* it is raised as it is */
+        pf_outcome_add_context(raised, exc);
         Py_DECREF(exc);
         return raised;
     }
@@ -408,11 +410,11 @@ pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
     if (PF_LIKELY(s->unhandled == NULL && s->errors == NULL)) {
         return result;
     }
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
     if (tell_all(s) < 0) {
-        PyObject *interrupt = pf_take_exception();
+        PyObject *interrupt = pystate_take_exception();
         if (raised != NULL) {
-            pf_add_context(interrupt, raised);
+            pf_outcome_add_context(interrupt, raised);
             Py_DECREF(raised);
         }
         raised = interrupt;
@@ -420,7 +422,7 @@ pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
     raised = pf_unhandled_joined(s, raised);
     if (raised != NULL) {
         Py_CLEAR(result);
-        pf_restore_exception(raised);
+        pystate_restore_exception(raised);
     }
     return result;
 }
@@ -439,15 +441,15 @@ pf_unhandled_close(SchedulerObject *s)
 void
 pf_unhandled_close_quietly(SchedulerObject *s)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     if (pf_unhandled_close(s) < 0) {
-        PyObject *exc = pf_take_exception();
-        if (pf_log((PyObject *)s, exc, CLOSED) < 0) {
+        PyObject *exc = pystate_take_exception();
+        if (pf_outcome_log((PyObject *)s, exc, CLOSED) < 0) {
             PyErr_WriteUnraisable((PyObject *)s);
         }
         Py_DECREF(exc);
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 /* The interpreter ends, and with it every run of this thread. */
@@ -457,7 +459,8 @@ at_exit(PfThread *t)
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
         if ((s->unhandled == NULL && s->errors == NULL) ||
-            !pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
+            !pystate_try_incref(
+                (PyObject *)s)) { /* it dies elsewhere, just now */
             s = s->next;
             continue;
         }

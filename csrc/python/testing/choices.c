@@ -124,14 +124,14 @@ call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
            uint32_t count, uint32_t taken)
 {
     SchedulerObject *s = x->scheduler;
-    pf_no_switch_begin(s->thread, "while a schedule is traced");
+    pf_thread_no_switch_begin(s->thread, "while a schedule is traced");
     PyObject *done = PyObject_CallFunction(x->trace, "iOIII", what,
                                            task == NULL ? Py_None : task,
                                            number, count, taken);
-    pf_no_switch_end(s->thread);
+    pf_thread_no_switch_end(s->thread);
     if (done == NULL) {
-        pf_scheduler_fail(s, pf_take_exception());
-        pf_wake_hub(s);
+        pf_scheduler_fail(s, pystate_take_exception());
+        pf_scheduler_wake_hub(s);
         return -1;
     }
     Py_DECREF(done);
@@ -145,49 +145,50 @@ limit_passed(ExplorerObject *x)
 {
     SchedulerObject *s = x->scheduler;
     x->over = true;
-    pf_no_switch_begin(s->thread, "while a livelock is reported");
+    pf_thread_no_switch_begin(s->thread, "while a livelock is reported");
     PyObject *exc = PyObject_CallNoArgs(x->on_limit);
-    pf_no_switch_end(s->thread);
-    pf_scheduler_fail(s, exc != NULL ? exc : pf_take_exception());
+    pf_thread_no_switch_end(s->thread);
+    pf_scheduler_fail(s, exc != NULL ? exc : pystate_take_exception());
     s->interrupts = 2;
-    pf_wake_hub(s);
+    pf_scheduler_wake_hub(s);
 }
 
 /* A helper of pyfiber's own is cancelled with what it helps, never alone. */
 static bool
 is_own(ExplorerObject *x, FiberObject *fiber)
 {
-    PyObject *pending = pf_take_exception();
-    pf_no_switch_begin(x->scheduler->thread, "while a wait is looked at");
+    PyObject *pending = pystate_take_exception();
+    pf_thread_no_switch_begin(x->scheduler->thread,
+                              "while a wait is looked at");
     PyObject *answer = PyObject_CallOneArg(x->is_own, (PyObject *)fiber);
-    pf_no_switch_end(x->scheduler->thread);
+    pf_thread_no_switch_end(x->scheduler->thread);
     if (answer == NULL) {
         PyErr_WriteUnraisable((PyObject *)fiber);
     }
     bool yes = answer == Py_True;
     Py_XDECREF(answer);
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
     return yes;
 }
 
 static void
 inject(ExplorerObject *x, PfTaskObject *task, bool waiting)
 {
-    FiberObject *fiber = pf_fiber_or_null(task);
+    FiberObject *fiber = pf_task_fiber(task);
     if (x->inject == 0 || fiber == NULL || !fiber->scheduled ||
         is_own(x, fiber) || ++x->events != x->inject) {
         return;
     }
     PfThread *t = x->scheduler->thread;
-    pf_no_switch_begin(t, "while a cancellation is injected");
-    PyObject *reason = pf_reason("injected by the test");
-    PyObject *why = pf_reason_and_author(reason, Py_None);
+    pf_thread_no_switch_begin(t, "while a cancellation is injected");
+    PyObject *reason = pf_cancel_text("injected by the test");
+    PyObject *why = pf_cancel_why(reason, Py_None);
     x->injected = Py_NewRef((PyObject *)task);
     x->injected_waiting = waiting;
     pf_cancel_now(fiber, why);
     Py_XDECREF(why);
     Py_DECREF(reason);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
 }
 
 static bool
@@ -353,11 +354,11 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     if (x->scheduler->clock != NULL) {
         note(x, (uint64_t)pf_now(core));
     }
-    if (x->trace != NULL && pf_kind_of(chosen)->noun != NULL) {
-        call_trace(x, TRACE_RUNS, (PyObject *)pf_object_of(chosen), number,
+    if (x->trace != NULL && pf_task_kind(chosen)->noun != NULL) {
+        call_trace(x, TRACE_RUNS, (PyObject *)pf_task_object(chosen), number,
                    count, place);
     }
-    inject(x, pf_object_of(chosen), false);
+    inject(x, pf_task_object(chosen), false);
     return chosen;
 }
 
@@ -373,11 +374,11 @@ pf_explorer_probe(pf_scheduler *core, void *data)
         return;
     }
     if (x->trace != NULL) {
-        call_trace(x, TRACE_LEAVES, (PyObject *)pf_object_of(current),
+        call_trace(x, TRACE_LEAVES, (PyObject *)pf_task_object(current),
                    number_of(x, current), 0, 0);
     }
     if (current->state == PF_PARKED) {
-        inject(x, pf_object_of(current), true);
+        inject(x, pf_task_object(current), true);
     }
 }
 
@@ -489,7 +490,7 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 static int
 preempt(void)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
     ExplorerObject *x = s == NULL ? NULL : s->explorer;
     if (x == NULL) {
@@ -509,7 +510,7 @@ preempt(void)
     if (t->transfer == NULL) {
         return 0;
     }
-    PyObject *value = pf_value_in_parent(t); /* the fiber is being unwound */
+    PyObject *value = pf_switch_landed(t); /* the fiber is being unwound */
     Py_XDECREF(value);
     return value == NULL ? -1 : 0;
 }

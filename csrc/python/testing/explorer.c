@@ -47,7 +47,7 @@ static int
 install(ExplorerObject *x, PyObject *clock)
 {
     SchedulerObject *s = x->scheduler;
-    if (pf_may_run(s) < 0) {
+    if (pf_run_may_run(s) < 0) {
         return -1;
     }
     if (x->installed || s->explorer != NULL) {
@@ -58,7 +58,7 @@ install(ExplorerObject *x, PyObject *clock)
         return -1;
     }
     x->installed = true;
-    pf_fetch_add(&pf_exploring, 1);
+    pf_fetch_add(&pf_explore_runs, 1);
     s->explorer = x;
     s->core.pick = pf_explorer_pick;
     s->core.pick_data = x;
@@ -80,7 +80,7 @@ uninstall(ExplorerObject *x)
     s->core.until_poll = PF_POLL_EVERY;
     s->explorer = NULL;
     x->installed = false;
-    pf_fetch_sub(&pf_exploring, 1);
+    pf_fetch_sub(&pf_explore_runs, 1);
     pf_clock_remove(s);
 }
 
@@ -164,7 +164,7 @@ may_configure(ExplorerObject *x, int strategy, unsigned depth,
         PyErr_SetString(PyExc_ValueError,
                         "max_steps must be at least 1, not 0");
     } else {
-        return pf_may_run(x->scheduler);
+        return pf_run_may_run(x->scheduler);
     }
     return -1;
 }
@@ -448,7 +448,7 @@ static PyObject *
 mod_choose(PyObject *module, PyObject *number)
 {
     (void)module;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     unsigned long n = PyLong_AsUnsignedLong(number);
     if (t == NULL || (n == (unsigned long)-1 && PyErr_Occurred())) {
         return NULL;
@@ -460,7 +460,7 @@ mod_choose(PyObject *module, PyObject *number)
     uint32_t taken =
         t->scheduler == NULL
             ? 0
-            : pf_choose(t->scheduler, (uint32_t)n, PF_CHOOSE_USER);
+            : pf_explore_choose(t->scheduler, (uint32_t)n, PF_CHOOSE_USER);
     return PyLong_FromUnsignedLong(taken);
 }
 
@@ -469,7 +469,7 @@ mod_preempt(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return pf_preempt() < 0 ? NULL : Py_NewRef(Py_None);
+    return pf_explore_preempt() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
@@ -486,10 +486,11 @@ const PfPart pf_testing_part = {
 };
 
 int
-pf_schedule_init(PyObject *module)
+pf_testing_init(PyObject *module)
 {
-    pf_clock_type = pf_add_type(module, &pf_clock_spec, NULL);
-    PyTypeObject *explorer = pf_add_type(module, &pf_explorer_spec, NULL);
+    pf_clock_type = pf_arguments_add_type(module, &pf_clock_spec, NULL);
+    PyTypeObject *explorer =
+        pf_arguments_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module has it */
     return pf_clock_type == NULL || explorer == NULL
                ? -1

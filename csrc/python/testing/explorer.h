@@ -56,8 +56,9 @@ typedef struct PfExplorer {
     uint64_t steps;  /* fibers chosen */
     uint64_t events; /* places for an injected cancellation; from 1 */
     uint64_t hash;   /* of everything that happened */
-    uint32_t forced; /* pf_preempt has chosen: 1 + place in the queue */
-    uint64_t passed; /* timers before this one were passed over */
+    uint32_t
+        forced; /* pf_explore_preempt has chosen: 1 + place in the queue */
+    uint64_t passed;              /* timers before this one were passed over */
     uint32_t tie_rest, tie_count; /* see next_tie */
     uint64_t tie_sequence;
     int64_t tie_when;

@@ -63,7 +63,7 @@ pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
         return NULL;
     }
     PfKnown *known = slot_of(table, task);
-    PfTaskObject *object = pf_object_of(task);
+    PfTaskObject *object = pf_task_object(task);
     *fresh = known->task == NULL || !object->tracked;
     if (*fresh) {
         table->used += known->task == NULL;

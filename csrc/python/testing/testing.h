@@ -84,7 +84,7 @@ extern PyType_Spec pf_clock_spec;
 extern PyTypeObject *pf_clock_type;
 
 /* --- choices.c --- */
-int pf_schedule_init(PyObject *module);
+int pf_testing_init(PyObject *module);
 extern const PfPart pf_testing_part;
 
 #endif

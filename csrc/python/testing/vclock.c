@@ -91,7 +91,7 @@ static void
 fail(SchedulerObject *s, const char *text)
 {
     PyErr_SetString(pf.fiber_error, text);
-    pf_scheduler_fail(s, pf_take_exception());
+    pf_scheduler_fail(s, pystate_take_exception());
 }
 
 static void
@@ -101,7 +101,7 @@ block(SchedulerObject *s, int64_t timeout)
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
-        pf_scheduler_fail(s, pf_take_exception());
+        pf_scheduler_fail(s, pystate_take_exception());
     }
 }
 
@@ -220,7 +220,7 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
                 "stands, and no fiber is left to call advance()");
         return true;
     }
-    int64_t patience = clock->threads ? pf_wait_for_help(s) : -1;
+    int64_t patience = clock->threads ? pf_run_wait_for_help(s) : -1;
     return patience > 0
                ? wait_for_outside(s, clock, patience, waits_for_threads)
                : patience == 0;
@@ -288,7 +288,7 @@ check_user(PfClockObject *clock, PfThread *t)
 static int
 forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
 {
-    if (pf_seconds(seconds, what, ns) < 0) {
+    if (pf_arguments_seconds(seconds, what, ns) < 0) {
         return -1;
     }
     if (*ns < 0) {
@@ -310,7 +310,7 @@ static PyObject *
 clock_advance(PyObject *op, PyObject *seconds)
 {
     PfClockObject *clock = (PfClockObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t ns;
     if (t == NULL || forward(clock, seconds, "advance()", &ns) < 0 ||
         check_user(clock, t) < 0) {
@@ -327,7 +327,7 @@ static PyObject *
 clock_spend(PyObject *op, PyObject *seconds)
 {
     PfClockObject *clock = (PfClockObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     int64_t ns;
     if (t == NULL || forward(clock, seconds, "spend()", &ns) < 0 ||
         check_user(clock, t) < 0) {
@@ -342,7 +342,7 @@ clock_run_until_idle(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PfClockObject *clock = (PfClockObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || check_user(clock, t) < 0) {
         return NULL;
     }
@@ -394,7 +394,7 @@ clock_attach(PyObject *op, PyObject *scheduler)
         return NULL;
     }
     SchedulerObject *s = (SchedulerObject *)scheduler;
-    return pf_may_run(s) < 0 || pf_clock_install(s, op) < 0
+    return pf_run_may_run(s) < 0 || pf_clock_install(s, op) < 0
                ? NULL
                : Py_NewRef(Py_None);
 }

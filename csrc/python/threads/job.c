@@ -23,7 +23,7 @@ static JobObject *unfinished;
 static pf_mutex jobs_lock = PF_MUTEX_INIT;
 
 JobObject *
-pf_current_job(void)
+pf_job_current(void)
 {
     return current_job;
 }
@@ -32,7 +32,7 @@ JobObject *
 pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
            PyObject *kwnames)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     JobObject *job = PyObject_GC_New(JobObject, job_type);
     if (job == NULL) {
         return NULL;
@@ -43,9 +43,10 @@ pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
     job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
     job->function = Py_NewRef(args[0]);
     job->context = PyContext_CopyCurrent();
-    int rc = job->context == NULL ? -1
-                                  : pf_pack(args + 1, nargs - 1, kwnames,
-                                            &job->args, &job->kwargs);
+    int rc = job->context == NULL
+                 ? -1
+                 : pf_arguments_pack(args + 1, nargs - 1, kwnames, &job->args,
+                                     &job->kwargs);
     pf_mutex_lock(&jobs_lock);
     PF_LIST_PUSH(unfinished, job);
     pf_mutex_unlock(&jobs_lock);
@@ -167,9 +168,9 @@ PyObject *
 pf_job_why(PyObject *exc)
 {
     const CancelledObject *cancelled = (CancelledObject *)exc;
-    return pf_reason_and_author(
-        cancelled->reason != NULL ? cancelled->reason : Py_None,
-        cancelled->by != NULL ? cancelled->by : Py_None);
+    return pf_cancel_why(cancelled->reason != NULL ? cancelled->reason
+                                                   : Py_None,
+                         cancelled->by != NULL ? cancelled->by : Py_None);
 }
 
 /* The call is cancelled here, or else by its own thread (pf_job_calls): the two
@@ -236,7 +237,7 @@ arrive(JobObject *job)
     if (fiber != NULL) {
         pf_scheduler *s = fiber->core.scheduler;
         if (s != NULL && pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL)) {
-            pf_tell_host(SCHEDULER_OF(s));
+            pf_scheduler_tell_host(SCHEDULER_OF(s));
         }
         Py_DECREF(fiber);
     } else if (job->failed) {
@@ -250,9 +251,9 @@ pf_job_abandon(JobObject *job)
     pf_job_release_hold(job);
     Py_CLEAR(job->fiber);
     if (pf_job_state(job) == JOB_ARRIVED && job->failed) {
-        PyObject *raised = pf_take_exception();
+        PyObject *raised = pystate_take_exception();
         log_abandoned(job);
-        pf_restore_exception(raised);
+        pystate_restore_exception(raised);
     }
 }
 
@@ -317,11 +318,11 @@ call_in_context(JobObject *job)
         return NULL;
     }
     PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
     if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
         PyErr_WriteUnraisable(job->function);
     }
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return result;
 }
 
@@ -334,7 +335,7 @@ pf_job_run(JobObject *job)
     current_job = NULL;
     if (job->result == NULL) {
         job->failed = true;
-        job->result = pf_take_exception();
+        job->result = pystate_take_exception();
     }
     drop_arguments(job);
     /* Whoever sees its end sees that its token is back: with a GIL nobody
@@ -371,7 +372,7 @@ pf_jobs_after_fork(PfThread *t)
                 pf.fiber_error, "s",
                 "the process was forked: the thread that runs the function "
                 "exists in the parent only");
-            pf_job_fail(job, exc != NULL ? exc : pf_take_exception());
+            pf_job_fail(job, exc != NULL ? exc : pystate_take_exception());
         }
         Py_DECREF(job);
     }

@@ -118,14 +118,14 @@ dispatch_waiting(LimiterObject *self, bool returned)
     while (job != NULL) {
         int rc = pf_job_dispatch(job);
         if (rc < 0) {
-            pf_job_fail(job, pf_take_exception());
+            pf_job_fail(job, pystate_take_exception());
         } else if (rc > 0) {
-            Py_XSETREF(interrupt, pf_take_exception());
+            Py_XSETREF(interrupt, pystate_take_exception());
         }
         Py_DECREF(job);
         job = take_waiting(self, rc < 0);
     }
-    pf_restore_exception(interrupt);
+    pystate_restore_exception(interrupt);
     return interrupt == NULL ? 0 : -1;
 }
 
@@ -134,11 +134,11 @@ dispatch_waiting(LimiterObject *self, bool returned)
 static void
 give_token_back(LimiterObject *self)
 {
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     if (dispatch_waiting(self, true) < 0) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* ---------------------------------------------------------------- to_thread */
@@ -175,7 +175,7 @@ submit(LimiterObject *self, JobObject *job)
     int rc = pf_job_dispatch(job); /* to start a thread runs code */
     if (rc < 0) {
         give_token_back(self);
-    } else if (rc == 0 && pf_tls_thread->scheduler != job->scheduler) {
+    } else if (rc == 0 && pf_thread_current->scheduler != job->scheduler) {
         PyErr_SetString(pf.fiber_error,
                         "the run was left while a thread was started for it");
         rc = -1;
@@ -215,9 +215,10 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         bool dying = fiber->dying;
         if (!dying && pf_job_state(job) == JOB_ARRIVED) {
             PyErr_Clear(); /* the job was first after all */
-            pf_hooks.cancelling->retract(fiber);
+            pf_parts_hooks.cancelling->retract(fiber);
         } else if (!dying && must_see_its_end(self, job)) {
-            pf_job_cancel(job, pf_take_exception()); /* raised again later */
+            pf_job_cancel(job,
+                          pystate_take_exception()); /* raised again later */
             shielded = true;
         } else {
             let_go(self, job);
@@ -237,7 +238,7 @@ take_result(JobObject *job)
                         "the scheduler was closed while a thread ran the "
                         "function");
     } else if (job->failed) {
-        pf_restore_exception(result);
+        pystate_restore_exception(result);
         result = NULL;
     }
     return result;
@@ -251,14 +252,14 @@ may_submit(PfThread *t, PyObject *const *args, Py_ssize_t nargs)
                         "to_thread() takes a function to call");
         return -1;
     }
-    if (pf_check_function("to_thread()", args[0]) < 0) {
+    if (pf_call_check("to_thread()", args[0]) < 0) {
         return -1;
     }
-    if (t == NULL || pf_active(t, "to_thread()") == NULL ||
+    if (t == NULL || pf_scheduler_active(t, "to_thread()") == NULL ||
         (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
-    return pf_check_cancelled(CURRENT(t));
+    return pf_cancelling_check(CURRENT(t));
 }
 
 static PyObject *
@@ -266,7 +267,7 @@ limiter_to_thread(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
 {
     LimiterObject *self = (LimiterObject *)op;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (may_submit(t, args, nargs) < 0) {
         return NULL;
     }
@@ -346,7 +347,7 @@ limiter_clear(PyObject *op)
 static void
 limiter_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, limiter_clear);
+    pf_arguments_dealloc_with(op, limiter_clear);
 }
 
 enum { TOTAL, BORROWED, AVAILABLE, WAITING };
@@ -487,7 +488,7 @@ static PyType_Spec limiter_spec = {
 int
 pf_limiter_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &limiter_spec, NULL);
+    PyTypeObject *type = pf_arguments_add_type(module, &limiter_spec, NULL);
     Py_XDECREF(type);
     return type == NULL ? -1 : 0;
 }

@@ -26,7 +26,7 @@ static PyObject *
 get_releaser(PyObject *module, PyObject *lock)
 {
     (void)module;
-    JobObject *job = pf_current_job();
+    JobObject *job = pf_job_current();
     PyObject *self =
         PyTuple_Pack(2, lock, job == NULL ? Py_None : (PyObject *)job);
     PyObject *releaser =
@@ -48,8 +48,8 @@ static PyObject *
 share_cancellation(PyObject *module, PyObject *fiber)
 {
     (void)module;
-    JobObject *job = pf_current_job();
-    if (!PyObject_TypeCheck(fiber, pf_fiber_type) || job == NULL) {
+    JobObject *job = pf_job_current();
+    if (!PyObject_TypeCheck(fiber, pf_task_fiber_type) || job == NULL) {
         PyErr_SetString(PyExc_TypeError,
                         "expected a Fiber, in a thread of to_thread()");
         return NULL;
@@ -73,7 +73,7 @@ cancel_together(JobObject *job, FiberObject *fiber)
         return 0;
     }
     PyObject *reason = Py_NewRef(why->reason ? why->reason : Py_None);
-    int rc = pf_fiber_cancel(fiber, reason);
+    int rc = pf_cancel_fiber(fiber, reason);
     Py_DECREF(reason);
     Py_DECREF(why);
     return rc < 0 ? -1 : 0;
@@ -82,9 +82,9 @@ cancel_together(JobObject *job, FiberObject *fiber)
 static void
 call_is_over(JobObject *job)
 {
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     Py_XDECREF(pf_job_calls(job, NULL));
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* Other threads see one step: no code of this thread runs between the loan of
@@ -112,11 +112,11 @@ wait_for_call(PyObject *module, PyObject *args)
     PyObject *lock;
     FiberObject *fiber;
     int together;
-    if (!PyArg_ParseTuple(args, "OO!p:_wait_for_call", &lock, pf_fiber_type,
-                          &fiber, &together)) {
+    if (!PyArg_ParseTuple(args, "OO!p:_wait_for_call", &lock,
+                          pf_task_fiber_type, &fiber, &together)) {
         return NULL;
     }
-    JobObject *job = pf_current_job();
+    JobObject *job = pf_job_current();
     return job == NULL ? PyObject_CallMethod(lock, "acquire", NULL)
                        : wait_in_job(job, fiber, lock, together != 0);
 }

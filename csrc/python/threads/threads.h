@@ -13,8 +13,8 @@
 
 int pf_worker_init(PyObject *module);
 int pf_portal_init(PyObject *module);
-int pf_unbroken_init(PyObject *module);
+int pf_threads_unbroken_init(PyObject *module);
 
-extern const PfPart pf_workers_part;
+extern const PfPart pf_worker_part;
 
 #endif

@@ -25,7 +25,7 @@ call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_DECREF(held);
     PyObject *result =
         PyObject_Vectorcall(args[1], args + 2, (size_t)nargs - 2, NULL);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
     PyObject *released = PyObject_CallMethod(args[0], "release", NULL);
     if (released == NULL) {
         Py_CLEAR(result);
@@ -33,7 +33,7 @@ call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Py_DECREF(released);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
     return result;
 }
 
@@ -45,7 +45,7 @@ call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
     PyObject *result = NULL;
     for (int i = 0; i < PF_MOST_ATTEMPTS && result == NULL; i++) {
         result = PyObject_Vectorcall(fn, args, (size_t)nargs, NULL);
-        PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+        PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
         if (first == NULL) {
             first = raised;
         } else {
@@ -54,7 +54,7 @@ call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
     }
     if (first != NULL) {
         Py_CLEAR(result);
-        pf_restore_exception(first);
+        pystate_restore_exception(first);
     }
     return result;
 }
@@ -81,7 +81,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-pf_unbroken_init(PyObject *module)
+pf_threads_unbroken_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

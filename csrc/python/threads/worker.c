@@ -266,7 +266,7 @@ waits_in(WorkerObject *worker, JobObject *job, bool take)
 static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {
-    bool here = job->scheduler->thread == pf_tls_thread;
+    bool here = job->scheduler->thread == pf_thread_current;
     if (here) {
         pf_job_release_hold(job);
     }
@@ -476,7 +476,7 @@ after_fork(PfThread *t)
     return 0;
 }
 
-const PfPart pf_workers_part = {
+const PfPart pf_worker_part = {
     .after_fork = after_fork,
     .has_helpers = has_helpers,
 };

@@ -97,7 +97,7 @@ void pf_job_abandon(JobObject *job);
  * nothing if it is not held, or the hold was not lent. */
 void pf_job_lend_hold(JobObject *job);
 void pf_job_take_hold_back(JobObject *job);
-JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
+JobObject *pf_job_current(void); /* this thread's; borrowed, or NULL */
 /* Its fiber keeps waiting although it is cancelled by `exc` (stolen), a
  * Cancelled.  Calls from the thread back into the run are cancelled, now and
  * later. */

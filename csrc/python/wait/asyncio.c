@@ -62,11 +62,11 @@ set_aside(PfAsyncio *g, PfAway *away)
     if (set_loop(g, away->loop, g->outer) == 0) {
         return 0;
     }
-    PyObject *error = pf_take_exception();
+    PyObject *error = pystate_take_exception();
     (void)give_task(g, away->loop, away->task);
     Py_CLEAR(away->task);
     Py_CLEAR(away->loop);
-    pf_restore_exception(error);
+    pystate_restore_exception(error);
     return -1;
 }
 
@@ -84,11 +84,11 @@ drop(PfThread *t, PfAsyncio *g)
     if (--g->users > 0) {
         return;
     }
-    pf_no_switch_begin(t, "while a loop of asyncio's ends");
+    pf_thread_no_switch_begin(t, "while a loop of asyncio's ends");
     Py_XDECREF(g->hooks[0]);
     Py_XDECREF(g->hooks[1]);
     Py_XDECREF(g->outer);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     PyMem_Free(g);
 }
 
@@ -113,12 +113,12 @@ pf_asyncio_leave(PfThread *t, PfAway *away)
 {
     away->asyncio = leave(t);
     away->asyncio->users++;
-    pf_no_switch_begin(t, "while a loop of asyncio's is set aside");
+    pf_thread_no_switch_begin(t, "while a loop of asyncio's is set aside");
     int rc = set_aside(away->asyncio, away);
     if (rc == 0) {
         pystate_swap_asyncgen_hooks(t->tstate, away->asyncio->hooks);
     }
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     if (rc < 0) {
         away->asyncio->users--; /* not the last: it has not been left */
         enter(t, away->asyncio);
@@ -130,8 +130,8 @@ void
 pf_asyncio_return(PfThread *t, PfAway *away)
 {
     PfAsyncio *g = away->asyncio;
-    PyObject *raised = pf_take_exception();
-    pf_no_switch_begin(t, "while a loop of asyncio's continues");
+    PyObject *raised = pystate_take_exception();
+    pf_thread_no_switch_begin(t, "while a loop of asyncio's continues");
     if (!g->over) {
         pystate_swap_asyncgen_hooks(t->tstate, g->hooks);
         if (take_back(g, away) < 0) {
@@ -140,12 +140,12 @@ pf_asyncio_return(PfThread *t, PfAway *away)
     }
     Py_CLEAR(away->task);
     Py_CLEAR(away->loop);
-    pf_no_switch_end(t);
+    pf_thread_no_switch_end(t);
     if (!g->over) {
         enter(t, g);
     }
     drop(t, g);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* --------------------------------------------------------------- being inside */
@@ -177,13 +177,13 @@ inner_begin(PfThread *t, PyObject *functions)
 static void
 inner_end(PfThread *t, PfAsyncio *g)
 {
-    PyObject *raised = pf_take_exception();
+    PyObject *raised = pystate_take_exception();
     if (*pf_asyncio_inside(t) == g) {
         (void)leave(t);
     } /* else a fiber that waits has set it aside */
     g->over = true;
     drop(t, g);
-    pf_restore_exception(raised);
+    pystate_restore_exception(raised);
 }
 
 /* What is called inside of an inner loop is part of it. */
@@ -198,7 +198,7 @@ mod_keep_state(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             "_keep_asyncio_state() takes four functions and a function");
         return NULL;
     }
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     PfAsyncio *asyncio = NULL;
     bool begins = t != NULL && *pf_asyncio_inside(t) == NULL;
     if (t == NULL || (begins && (asyncio = inner_begin(t, args[0])) == NULL)) {

@@ -13,7 +13,7 @@ new_in_heap(PfThread *t, PfMutex *mutex)
 {
     PfWait *wait = PyMem_RawMalloc(sizeof *wait);
     if (wait == NULL) {
-        pf_unlock_if_any(mutex);
+        pf_objlock_unlock(mutex);
         PyErr_NoMemory();
         return NULL;
     }
@@ -61,7 +61,7 @@ after_signal(PfWaiter *waiter, PyObject **pending)
         return -1;
     }
     waiter->interrupted = true;
-    *pending = pf_take_exception();
+    *pending = pystate_take_exception();
     return 0;
 }
 
@@ -88,7 +88,7 @@ block(PfWaiter *waiter, int64_t deadline)
         rc = 0;
     }
     if (pending != NULL && rc >= 0) {
-        pf_restore_exception(pending);
+        pystate_restore_exception(pending);
         return -1;
     }
     Py_XDECREF(pending);
@@ -108,7 +108,7 @@ refuse_plain(PfThread *t)
                         "run_in_fiber() calls wait with await_()");
         return -1;
     }
-    if (pf_is_shut_down()) {
+    if (pf_state_is_shut_down()) {
         PyErr_SetString(pf.fiber_error,
                         "the interpreter is shutting down: nothing may wait "
                         "any more");
@@ -218,7 +218,7 @@ pf_wait_for(PfWait *wait, PfWaitq *queue, PfMutex *mutex, PfThread *t,
     PF_SET_NODE_MUTEX(&wait->node, mutex);
     pf_wait_begin(&wait->waiter, t);
     pf_waitq_push(queue, &wait->node);
-    pf_unlock_if_any(mutex);
+    pf_objlock_unlock(mutex);
     return pf_wait_in_line(&wait->waiter, t, deadline, what);
 }
 

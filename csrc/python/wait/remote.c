@@ -68,11 +68,11 @@ unwatch_arrived(SchedulerObject *s, PyObject *fiber, PyObject *callback)
 static void
 unwatch(SchedulerObject *s, FiberObject *target, PyObject *callback)
 {
-    PyObject *pending = pf_take_exception();
+    PyObject *pending = pystate_take_exception();
     if (pf_post_call(s, unwatch_arrived, (PyObject *)target, callback) < 0) {
         PyErr_Clear(); /* no memory: it goes when the fiber ends */
     }
-    pf_restore_exception(pending);
+    pystate_restore_exception(pending);
 }
 
 static int
@@ -130,7 +130,7 @@ pf_remote_join(PfThread *t, FiberObject *target, int64_t deadline)
 
 static PyType_Slot end_slots[] = {
     {Py_tp_doc, (void *)"The end of a fiber on another thread."},
-    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_dealloc, pf_arguments_dealloc},
     {0, NULL},
 };
 

@@ -5,7 +5,7 @@
 
 #include "python/task/fiber.h"
 
-/* As pf_join, for a fiber of another member of the run. */
+/* As pf_wait_join, for a fiber of another member of the run. */
 int pf_remote_join(PfThread *t, FiberObject *target, int64_t deadline);
 
 int pf_remote_init(PyObject *module);

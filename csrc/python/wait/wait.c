@@ -32,7 +32,7 @@
 static void
 unpark_proxy(FiberObject *fiber, PyObject *value)
 {
-    if (pf_fiber_unpark(PF_TASK(fiber->rare->other), value) < 0) {
+    if (pf_wait_unpark(PF_TASK(fiber->rare->other), value) < 0) {
         PyErr_Clear(); /* it is over, or there is no memory */
     }
 }
@@ -46,15 +46,15 @@ unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
         unpark_proxy(fiber, value);
     } else if (fiber->core.state != PF_DONE &&
                pf_task_give_permit(PF_TASK(fiber), value) == 0) {
-        pf_tell_second_permit(target, value);
+        pf_wait_tell_second_permit(target, value);
     }
 }
 
 void
-pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
+pf_wait_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    FiberObject *fiber = (FiberObject *)(void *)pf_task_object(core);
+    pf_thread_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     if (bits & PF_POST_UNPARK) {
         unpark_arrived(SCHEDULER_OF(s), (PyObject *)fiber, Py_None);
     }
@@ -68,10 +68,10 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
         if (core->state == PF_DONE) {
             Py_DECREF(fiber);
         } else {
-            fiber->dropped = true; /* see pf_fiber_run */
+            fiber->dropped = true; /* see pf_switch_run */
         }
     }
-    pf_no_switch_end((PfThread *)s->thread);
+    pf_thread_no_switch_end((PfThread *)s->thread);
 }
 
 /* ------------------------------------------------------------------- parking */
@@ -81,7 +81,7 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 static int
 resumed_by_transfer(PfThread *t)
 {
-    PyObject *value = pf_value_in_parent(t);
+    PyObject *value = pf_switch_landed(t);
     if (value != NULL) {
         Py_DECREF(value);
         PyErr_SetString(pf.fiber_error, "a waiting fiber was switched to");
@@ -132,7 +132,7 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
-    int64_t delay = pf_cancel_delay(t, PF_TASK(self));
+    int64_t delay = pf_cancelling_delay(t, PF_TASK(self));
     if (PF_LIKELY(delay <= 0)) {
         return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
@@ -144,8 +144,8 @@ static inline int
 park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
 {
     FiberObject *self = CURRENT(t);
-    return pf_is_cancelled_here(self) ? park_cancelled(t, self, what)
-                                      : park(t, self, deadline, what);
+    return pf_cancelling_is_here(self) ? park_cancelled(t, self, what)
+                                       : park(t, self, deadline, what);
 }
 
 /* 0, 1 or -1: the result of a wait that ended because of `why`. */
@@ -156,7 +156,7 @@ answer(PfThread *t, int why)
     case PF_WAKE_TIMEOUT:
         return 1;
     case PF_WAKE_CANCEL:
-        return pf_raise_cancelled(CURRENT(t));
+        return pf_cancelling_raise(CURRENT(t));
     default:
         return why < 0 ? -1 : 0;
     }
@@ -213,7 +213,7 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
     int rc = answer(t, why);
     if (PF_UNLIKELY(is_granted(waiter) && why == PF_WAKE_CANCEL)) {
         PyErr_Clear(); /* granted while Cancelled was being created */
-        pf_hooks.cancelling->retract(CURRENT(t));
+        pf_parts_hooks.cancelling->retract(CURRENT(t));
         return 0;
     }
     return rc;
@@ -247,14 +247,14 @@ take_permit(FiberObject *self)
 
 /* park(): the value of unpark(), or NULL with TimeoutError or Cancelled. */
 PyObject *
-pf_park_value(PfThread *t, int64_t deadline)
+pf_wait_park(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(t->pending != 0)) {
         if (pf_pending_run(t) < 0) {
             return NULL; /* code that runs meanwhile must not take the permit */
         }
-        PF_ASYNCIO_WAITS(t, PyObject *, NULL, pf_park_value(t, deadline));
+        PF_ASYNCIO_WAITS(t, PyObject *, NULL, pf_wait_park(t, deadline));
     }
     if (!self->permit) {
         self->in_park = true;
@@ -272,7 +272,7 @@ pf_park_value(PfThread *t, int64_t deadline)
 }
 
 int
-pf_second_permit(PyObject *op, PyObject *value)
+pf_wait_second_permit(PyObject *op, PyObject *value)
 {
     return value == Py_None
                ? 0
@@ -285,23 +285,23 @@ pf_second_permit(PyObject *op, PyObject *value)
 }
 
 void
-pf_tell_second_permit(PyObject *op, PyObject *value)
+pf_wait_tell_second_permit(PyObject *op, PyObject *value)
 {
-    if (pf_second_permit(op, value) < 0) {
+    if (pf_wait_second_permit(op, value) < 0) {
         PyErr_WriteUnraisable(op);
     }
 }
 
 int
-pf_fiber_unpark(PfTaskObject *task, PyObject *value)
+pf_wait_unpark(PfTaskObject *task, PyObject *value)
 {
     FiberObject *fiber = (FiberObject *)(void *)task;
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_thread_this();
     if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
     if (fiber->thread == t && PF_UNLIKELY(pf_migrate_is_away(fiber))) {
-        return pf_fiber_unpark(PF_TASK(fiber->rare->other), value);
+        return pf_wait_unpark(PF_TASK(fiber->rare->other), value);
     }
     if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
         fiber->thread != t) {
@@ -311,10 +311,10 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = pf_task_give_permit(task, value);
         if (PF_UNLIKELY(rc == 0) &&
-            pf_second_permit((PyObject *)fiber, value) < 0) {
+            pf_wait_second_permit((PyObject *)fiber, value) < 0) {
             return -1;
         }
-        return pf_preempt() < 0 ? -1 : rc;
+        return pf_explore_preempt() < 0 ? -1 : rc;
     }
     if (value == Py_None && fiber->scheduled) {
         pf_task_post(fiber->core.scheduler, &fiber->core, PF_POST_UNPARK);
@@ -341,7 +341,7 @@ is_alone(SchedulerObject *s, FiberObject *self)
 }
 
 int
-pf_yield_now(PfThread *t)
+pf_wait_yield(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
     if (PF_UNLIKELY(t->pending != 0)) {
@@ -351,10 +351,10 @@ pf_yield_now(PfThread *t)
         if (*pf_asyncio_inside(t) != NULL && is_alone(s, CURRENT(t))) {
             return 0;
         }
-        PF_ASYNCIO_WAITS(t, int, -1, pf_yield_now(t));
+        PF_ASYNCIO_WAITS(t, int, -1, pf_wait_yield(t));
     }
     FiberObject *self = CURRENT(t);
-    if (pf_is_cancelled_here(self)) {
+    if (pf_cancelling_is_here(self)) {
         return answer(t, park_cancelled(t, self, pf.s_yield));
     }
     bool raw = self->core.scheduler == NULL;
@@ -368,15 +368,15 @@ pf_yield_now(PfThread *t)
     if (PF_UNLIKELY(t->transfer != NULL)) {
         return resumed_by_transfer(t);
     }
-    return pf_check_cancelled(self);
+    return pf_cancelling_check(self);
 }
 
 /* Not a cancellation point: the caller of spawn has not asked to wait.  The
  * caller has checked by pf_pending_run that a switch is allowed. */
 int
-pf_fiber_run_now(PfThread *t, FiberObject *fresh)
+pf_wait_run_now(PfThread *t, FiberObject *fresh)
 {
-    PF_ASYNCIO_WAITS(t, int, -1, pf_fiber_run_now(t, fresh));
+    PF_ASYNCIO_WAITS(t, int, -1, pf_wait_run_now(t, fresh));
     SchedulerObject *s = t->scheduler;
     FiberObject *self = CURRENT(t);
     bool raw = self->core.scheduler == NULL;
@@ -391,10 +391,10 @@ pf_fiber_run_now(PfThread *t, FiberObject *fresh)
 }
 
 int
-pf_sleep_until(PfThread *t, int64_t deadline)
+pf_wait_sleep_until(PfThread *t, int64_t deadline)
 {
     if (deadline <= pf_now(&t->scheduler->core)) {
-        return pf_yield_now(t);
+        return pf_wait_yield(t);
     }
     return pf_wait(t, deadline, pf.s_sleep) < 0 ? -1 : 0;
 }
@@ -402,7 +402,7 @@ pf_sleep_until(PfThread *t, int64_t deadline)
 /* ----------------------------------------------------------------------- join */
 
 int
-pf_refuse_join(PfThread *t, FiberObject *target)
+pf_wait_refuse_join(PfThread *t, FiberObject *target)
 {
     if (target == CURRENT(t)) {
         PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
@@ -416,14 +416,14 @@ pf_refuse_join(PfThread *t, FiberObject *target)
     }
     if (target->thread != t &&
         !(t->scheduler != NULL && t->scheduler->team != NULL &&
-          pf_hooks.migrate->together(t->scheduler,
-                                     SCHEDULER_OF(target->core.scheduler)))) {
+          pf_parts_hooks.migrate->together(
+              t->scheduler, SCHEDULER_OF(target->core.scheduler)))) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber belongs to another thread: wait for it "
                         "there, or use add_done_callback()");
         return -1;
     }
-    return pf_active(t, "waiting for a fiber") == NULL ? -1 : 0;
+    return pf_scheduler_active(t, "waiting for a fiber") == NULL ? -1 : 0;
 }
 
 /* If it has not begun, it begins next; but not for a wait that will be
@@ -440,12 +440,12 @@ prefer(PfThread *t, FiberObject *target)
 
 /* 0: done; 1: timed out; -1: exception. */
 int
-pf_join(PfThread *t, FiberObject *target, int64_t deadline)
+pf_wait_join(PfThread *t, FiberObject *target, int64_t deadline)
 {
     if (pf_task_is_done(PF_TASK(target))) {
         return 0;
     }
-    if (pf_refuse_join(t, target) < 0) {
+    if (pf_wait_refuse_join(t, target) < 0) {
         return -1;
     }
     if (PF_UNLIKELY(target->thread != t)) {

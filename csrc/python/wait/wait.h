@@ -23,19 +23,19 @@ int pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                     PyObject *what);
 /* The same, but a cancellation is deferred until it is over. */
 int pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what);
-int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
-int pf_refuse_join(PfThread *t, FiberObject *target);
-int pf_fiber_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */
+int pf_wait_join(PfThread *t, FiberObject *target, int64_t deadline);
+int pf_wait_refuse_join(PfThread *t, FiberObject *target);
+int pf_wait_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */
 /* There is a permit already.  Without a value a second one changes nothing; a
  * value is lost, with a warning. 0, or -1 if the warning is an exception; the
  * other function is for places where nobody can catch that. */
-int pf_second_permit(PyObject *op, PyObject *value);
-void pf_tell_second_permit(PyObject *op, PyObject *value);
-PyObject *pf_park_value(PfThread *t, int64_t deadline);
-int pf_yield_now(PfThread *t);
+int pf_wait_second_permit(PyObject *op, PyObject *value);
+void pf_wait_tell_second_permit(PyObject *op, PyObject *value);
+PyObject *pf_wait_park(PfThread *t, int64_t deadline);
+int pf_wait_yield(PfThread *t);
 /* An enlisted fiber runs, then the running one again; -1: it is unwound. */
-int pf_fiber_run_now(PfThread *t, FiberObject *fresh);
-int pf_sleep_until(PfThread *t, int64_t deadline);
-void pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits);
+int pf_wait_run_now(PfThread *t, FiberObject *fresh);
+int pf_wait_sleep_until(PfThread *t, int64_t deadline);
+void pf_wait_posted(pf_scheduler *s, pf_task *core, unsigned bits);
 
 #endif

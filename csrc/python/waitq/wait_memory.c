@@ -11,7 +11,7 @@ pf_wait_memory_slow(void)
 static void
 clear(PfThread *t, PfSpareKind kind)
 {
-    void **memory = pf_empty_spare(t, kind);
+    void **memory = pf_thread_empty_spare(t, kind);
     while (memory != NULL) {
         void **next = *memory;
         PyMem_RawFree(memory);

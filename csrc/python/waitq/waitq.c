@@ -89,21 +89,21 @@ waits_still(const PfNode *node)
 PyObject *
 pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
 {
-    pf_lock_if_any(mutex);
+    pf_objlock_lock(mutex);
     Py_ssize_t most = length(queue);
-    pf_unlock_if_any(mutex);
+    pf_objlock_unlock(mutex);
     PyObject **tasks = PyMem_New(PyObject *, most + 1);
     if (tasks == NULL) {
         return PyErr_NoMemory();
     }
     Py_ssize_t count = 0;
-    pf_lock_if_any(mutex);
+    pf_objlock_lock(mutex);
     for (PfNode *n = queue->head; count < most && n != NULL; n = n->next) {
         if (waits_still(n)) {
             tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
         }
     }
-    pf_unlock_if_any(mutex);
+    pf_objlock_unlock(mutex);
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (list != NULL) {
@@ -140,11 +140,11 @@ wake(PfWaiter *waiter, bool next)
         return;
     }
     pf_task *core = &waiter->task->core;
-    if (PF_UNLIKELY(s->thread != pf_tls_thread)) {
+    if (PF_UNLIKELY(s->thread != pf_thread_current)) {
         pf_task_post(&s->core, core, PF_POST_WAKE);
     } else if ((next ? pf_wake_next : pf_wake_task)(&s->core, core,
                                                     PF_WAKE_NORMAL)) {
-        pf_tell_host(s);
+        pf_scheduler_tell_host(s);
     }
 }
 
@@ -157,7 +157,7 @@ pf_waitq_posted(FiberObject *fiber)
     if (fiber->wait != NULL && PF_SHARED_GET(&fiber->wait->taken) != NULL &&
         fiber->wait->lock == NULL &&
         pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
-        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+        pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 
@@ -201,7 +201,7 @@ pf_waitq_grant_first(PfWaitq *queue)
 PfNode *
 pf_waitq_choose_slow(const PfWaitq *queue)
 {
-    PfThread *t = pf_tls_thread;
+    PfThread *t = pf_thread_current;
     PfNode *node = queue->head;
     if (t == NULL || t->scheduler == NULL) {
         return node;
@@ -210,7 +210,7 @@ pf_waitq_choose_slow(const PfWaitq *queue)
     for (PfNode *n = node; n != NULL; n = n->next) {
         count++;
     }
-    uint32_t place = pf_choose(t->scheduler, count, PF_CHOOSE_WAITER);
+    uint32_t place = pf_explore_choose(t->scheduler, count, PF_CHOOSE_WAITER);
     for (; place > 0; place--) {
         node = node->next;
     }
@@ -236,7 +236,7 @@ claim(PfWaiter *waiter, PfNode *node)
 PfNode *
 pf_waitq_claim(PfWaitq *queue)
 {
-    if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
+    if (PF_UNLIKELY(pf_load_relaxed(&pf_explore_runs) != 0) &&
         queue->head != NULL) {
         PfNode *node = pf_waitq_choose_slow(queue);
         if (claim(node->waiter, node)) {

@@ -77,7 +77,7 @@ struct PfWaiter {
 static inline FiberObject *
 pf_waitq_fiber(const PfWaiter *waiter)
 {
-    assert(pf_fiber_or_null(waiter->task) != NULL);
+    assert(pf_task_fiber(waiter->task) != NULL);
     return (FiberObject *)(void *)waiter->task;
 }
 
@@ -109,7 +109,7 @@ pf_waitq_choose(PfWaitq *queue)
         return pf_waitq_claim(queue);
     }
     return queue->head == NULL ||
-                   PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+                   PF_LIKELY(pf_load_relaxed(&pf_explore_runs) == 0)
                ? queue->head
                : pf_waitq_choose_slow(queue);
 }
@@ -134,9 +134,9 @@ pf_waitq_leave(PfWaiter *waiter)
 {
     for (int i = 0; i < waiter->count; i++) {
         PfNode *node = &waiter->nodes[i];
-        pf_lock_if_any(PF_MUTEX_OF_NODE(node));
+        pf_objlock_lock(PF_MUTEX_OF_NODE(node));
         pf_waitq_remove(node);
-        pf_unlock_if_any(PF_MUTEX_OF_NODE(node));
+        pf_objlock_unlock(PF_MUTEX_OF_NODE(node));
     }
 }
 

@@ -75,7 +75,7 @@ claim_for(PfThread *t)
 static int
 claim_record(void)
 {
-    PfThread *t = PF_FREE_THREADED ? pf_this_thread() : NULL;
+    PfThread *t = PF_FREE_THREADED ? pf_thread_this() : NULL;
     if (!PF_FREE_THREADED || (t != NULL && claim_for(t))) {
         return 0;
     }
@@ -225,7 +225,7 @@ number_of(Map *map, PyObject *list, const void *key, PyObject *object)
 static PyObject *
 name_of(PfTaskObject *task)
 {
-    FiberObject *fiber = pf_fiber_or_null(task);
+    FiberObject *fiber = pf_task_fiber(task);
     PyObject *name = task->name;
     if (name == NULL && fiber != NULL && fiber->target != NULL) {
         PyObject *target = fiber->target;
@@ -309,7 +309,7 @@ task_number(Recorder *r, pf_task *task, PyObject *name, bool first)
     if (entry == NULL) {
         return 0;
     }
-    bool fiber = pf_fiber_or_null(pf_object_of(task)) != NULL;
+    bool fiber = pf_task_fiber(pf_task_object(task)) != NULL;
     if (entry->number == 0 || first || (!fiber && entry->name != name)) {
         entry->number = ++r->last_task;
         Py_XSETREF(entry->name, Py_NewRef(name));
@@ -320,10 +320,10 @@ task_number(Recorder *r, pf_task *task, PyObject *name, bool first)
 static void
 note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
 {
-    FiberObject *fiber = pf_fiber_or_null(pf_object_of(task));
+    FiberObject *fiber = pf_task_fiber(pf_task_object(task));
     /* A fiber gets its stack after this, so a first turn shows. */
     bool first = fiber != NULL && fiber->fiber.stack == NULL;
-    PyObject *name = name_of(pf_object_of(task));
+    PyObject *name = name_of(pf_task_object(task));
     uint32_t number = task_number(r, task, name, first);
     PyObject *reason = reason_of(fiber);
     uint32_t kind = 0;
@@ -392,7 +392,7 @@ name_of_type(PyTypeObject *type)
 static uint32_t
 row_of(Recorder *r, pf_task *task)
 {
-    PyObject *name = name_of(pf_object_of(task));
+    PyObject *name = name_of(pf_task_object(task));
     PyObject *text = PyType_Check(name) ? name_of_type((PyTypeObject *)name)
                                         : Py_NewRef(name);
     uint32_t number = text == NULL ? 0 : row_number(r, text);
@@ -508,7 +508,7 @@ for_each_scheduler(void (*act)(SchedulerObject *s))
 {
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        bool ours = !PF_FREE_THREADED || t == pf_tls_thread;
+        bool ours = !PF_FREE_THREADED || t == pf_thread_current;
         SchedulerObject *s = ours ? t->schedulers : NULL;
         for (; s != NULL; s = s->next) {
             act(s);
@@ -545,7 +545,7 @@ set_active(Recorder **active, Recorder *r)
     for_each_scheduler(forget_loop);
     *active = r;
     bool any = timeline != NULL || profile != NULL;
-    pf_turns_on = any;
+    pf_scheduler_turns_on = any;
     for_each_scheduler(any ? install : uninstall);
 }
 
@@ -573,7 +573,7 @@ static void
 end_each(SchedulerObject *s)
 {
     if (s->core.pick == on_turn && s->turn.on) {
-        if (s->thread != pf_tls_thread) {
+        if (s->thread != pf_thread_current) {
             s->turn.row = 0; /* only a thread itself can read its time */
         }
         on_turn_ends(s);
@@ -778,7 +778,7 @@ const PfPart pf_turns_part = {
 int
 pf_turns_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
     Py_XDECREF(type); /* the module has it */
     return type == NULL ? -1 : 0;
 }

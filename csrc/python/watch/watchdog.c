@@ -172,7 +172,7 @@ look_around(void *data)
     View *view = data;
     view->count = pf_native_stack(view->places, MOST_PLACES);
     if (view->tell) {
-        pf_tell_running_fiber();
+        pf_overflow_tell_fiber();
     }
 }
 
@@ -603,7 +603,7 @@ watchdog_limit(PyObject *module, PyObject *seconds)
 {
     (void)module;
     int64_t ns = 0;
-    if (seconds != Py_None && pf_watch_limit(seconds, &ns) < 0) {
+    if (seconds != Py_None && pf_scheduler_watch_limit(seconds, &ns) < 0) {
         return NULL;
     }
     int64_t before = pf_load(&general_limit);
