@@ -156,7 +156,8 @@ mod_sleep(PyObject *module, PyObject *seconds)
     if (ns == 0) {
         return none_or_error(pf_wait_yield(t));
     }
-    return none_or_error(pf_wait_sleep_until(t, pf_later(pf_now(s), ns)));
+    return none_or_error(
+        pf_wait_sleep_until(t, pf_timers_later(pf_scheduler_now(s), ns)));
 }
 
 static PyObject *
@@ -180,8 +181,8 @@ mod_now(PyObject *module, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_thread_current;
     int64_t now = t == NULL || t->scheduler == NULL
-                      ? pf_monotonic()
-                      : pf_now(&t->scheduler->core);
+                      ? pf_clock_monotonic()
+                      : pf_scheduler_now(&t->scheduler->core);
     return PyFloat_FromDouble((double)now / 1e9);
 }
 
@@ -361,8 +362,8 @@ mod_facts(PyObject *module, PyObject *ignored)
         PF_CONTEXT_BACKEND, "stack_size",
         (Py_ssize_t)pf_load_relaxed(&pf_fiber_default_stack_size),
         "min_stack_size", (Py_ssize_t)pystate_min_stack(), "guard",
-        pf_guard_name(pf_stack_guard_kind()), "page_size",
-        (Py_ssize_t)pf_page_size(), "slots", (Py_ssize_t)slots,
+        pf_stack_guard_name(pf_stack_guard_kind()), "page_size",
+        (Py_ssize_t)pf_stack_page_size(), "slots", (Py_ssize_t)slots,
         "slots_refused", refused, "fiber_bytes",
         (Py_ssize_t)sizeof(FiberObject), "collects_suspended_cycles",
         PF_TRAVERSES_FRAMES ? Py_True : Py_False, "built_for", PY_VERSION);

@@ -36,7 +36,7 @@ void
 open_poller(void)
 {
     int error;
-    poller = pf_default_poller_new(&error);
+    poller = pf_poller_new_default(&error);
     CHECK_EQUAL(error, 0);
 }
 

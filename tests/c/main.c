@@ -155,7 +155,7 @@ has_poller(const char *kind)
 {
     int error;
     setenv("PYFIBER_POLLER", kind, 1);
-    pf_poller *one = pf_default_poller_new(&error);
+    pf_poller *one = pf_poller_new_default(&error);
     if (one != NULL) {
         one->ops->close(one);
     }

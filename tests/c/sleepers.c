@@ -43,14 +43,14 @@ moved(pf_fiber *fiber, const char *low, const char *high, ptrdiff_t distance)
 static void
 packed(pf_fiber *fiber)
 {
-    CHECK(pf_is_packed(fiber));
+    CHECK(pf_pack_is_packed(fiber));
     ((sleeper *)fiber)->packed++;
 }
 
 static void
 unpacked(pf_fiber *fiber)
 {
-    CHECK(!pf_is_packed(fiber) && fiber->stack->user == fiber);
+    CHECK(!pf_pack_is_packed(fiber) && fiber->stack->user == fiber);
     ((sleeper *)fiber)->unpacked++;
 }
 
@@ -76,7 +76,7 @@ free_mover(pf_fiber *mover)
 
 const pf_pack_host sleepers_host = {
     look,      moved,      packed,     unpacked,
-    new_mover, free_mover, on_arrival, pf_os_pause,
+    new_mover, free_mover, on_arrival, pf_os_thread_pause,
 };
 
 static pf_fiber *
@@ -85,8 +85,8 @@ first(pf_scheduler *s, pf_task *task)
     pf_limit limit;
     pf_fiber *fiber = pf_fiber_of(task);
     const sleeper *self = (sleeper *)fiber;
-    if (pf_is_packed(fiber)) {
-        return pf_next_packed(s, fiber);
+    if (pf_pack_is_packed(fiber)) {
+        return pf_pack_next(s, fiber);
     }
     if (pf_fiber_prepare(s->thread, fiber, self->stack_size, self->own_stack,
                          &limit) == 0) {
@@ -95,7 +95,7 @@ first(pf_scheduler *s, pf_task *task)
     sleepers_lost++;
     task->state = PF_DONE;
     worker_ops.reap(s->thread, fiber);
-    return pf_next(s);
+    return pf_scheduler_next(s);
 }
 
 static pf_task_ops sleeper_ops;
@@ -111,7 +111,7 @@ sleeper_spawn_sized(work_fn work, long value, size_t stack_size)
     self->worker.value = value;
     self->worker.task.scheduler = &w->scheduler;
     pf_task_set_ops(&self->worker.task, &sleeper_ops);
-    pf_make_ready_fresh(&w->scheduler, &self->worker.fiber);
+    pf_scheduler_make_ready_fresh(&w->scheduler, &self->worker.fiber);
     return self;
 }
 
@@ -179,8 +179,8 @@ sleepers_wake(void)
 {
     int count = 0;
     for (sleeper *s = sleepers_line.next; s != &sleepers_line; s = s->next) {
-        CHECK(pf_wake_task(&sleepers_world.scheduler, &s->worker.task,
-                           PF_WAKE_NORMAL));
+        CHECK(pf_scheduler_wake(&sleepers_world.scheduler, &s->worker.task,
+                                PF_WAKE_NORMAL));
         count++;
     }
     return count;
@@ -221,7 +221,7 @@ sleeper_wait(sleeper *self)
     self->next = &sleepers_line;
     self->previous = sleepers_line.previous;
     self->next->previous = self->previous->next = self;
-    pf_park(&sleepers_world.scheduler, PF_NEVER);
+    pf_scheduler_park(&sleepers_world.scheduler, PF_NEVER);
     CHECK(sleepers_world.thread.current == &self->worker.fiber);
     CHECK(self->worker.fiber.stack->user == self);
     self->previous->next = self->next;
@@ -256,7 +256,7 @@ sleeper_keep_locals(worker *w)
         CHECK(room == (uint64_t *)(void *)w->fiber.stack->room);
         CHECK_EQUAL(room[0], a);
         CHECK(room[7] == (uintptr_t)(room + 5));
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
     sleepers_finished++;
 }
@@ -265,7 +265,7 @@ sleeper *
 sleepers_packed_one(void)
 {
     for (sleeper *s = sleepers_line.next; s != &sleepers_line; s = s->next) {
-        if (pf_is_packed(&s->worker.fiber)) {
+        if (pf_pack_is_packed(&s->worker.fiber)) {
             return s;
         }
     }

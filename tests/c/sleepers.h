@@ -15,7 +15,7 @@
 
 #define SKIP_WHERE_STACKS_STAY()                                              \
     do {                                                                      \
-        if (!pf_can_pack()) {                                                 \
+        if (!pf_pack_is_possible()) {                                         \
             SKIP("stacks cannot be packed here");                             \
         }                                                                     \
     } while (0)

@@ -315,10 +315,10 @@ look_at_area(void *arg, void *value)
 {
     char *frame = __builtin_frame_address(0);
     size_t size = *(size_t *)arg;
-    CHECK_EQUAL((uintptr_t)told.low % pf_page_size(), 0);
+    CHECK_EQUAL((uintptr_t)told.low % pf_stack_page_size(), 0);
     CHECK(frame > told.low && frame < told.low + told.size);
-    CHECK((size_t)(told.low + told.size - frame) < pf_page_size());
-    CHECK(told.size > size - 2 * pf_page_size());
+    CHECK((size_t)(told.low + told.size - frame) < pf_stack_page_size());
+    CHECK(told.size > size - 2 * pf_stack_page_size());
     *(volatile char *)told.low = 1; /* all of it can be used */
     return value;
 }
@@ -347,9 +347,9 @@ ccontext_without_memory_is_refused(void)
     int error = -ENOMEM;
     for (long n = 1; error != 0; n++) {
         pf_ccontext *c = NULL;
-        pf_fail_allocation = n;
+        pf_memory_fail = n;
         error = pf_ccontext_create(&c, give_back, NULL, 0);
-        pf_fail_allocation = 0;
+        pf_memory_fail = 0;
         CHECK(error == 0 || error == -ENOMEM);
         if (error == 0) {
             CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
@@ -368,9 +368,9 @@ ccontext_made_one_at_a_time_reuses_its_slab(void)
 #if defined(PYFIBER_HARDTEST)
     for (int i = 0; i < 3; i++) {
         pf_ccontext *c = NULL;
-        pf_fail_allocation = i == 0 ? 0 : 3;
+        pf_memory_fail = i == 0 ? 0 : 3;
         CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
-        pf_fail_allocation = 0;
+        pf_memory_fail = 0;
         CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
         CHECK_EQUAL(pf_ccontext_destroy(c), 0);
     }
@@ -385,9 +385,9 @@ THREAD_FN(find_no_spare_pool)
 {
     pf_ccontext *c = NULL;
     (void)arg;
-    pf_fail_allocation = 3;
+    pf_memory_fail = 3;
     CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), -ENOMEM);
-    pf_fail_allocation = 0;
+    pf_memory_fail = 0;
     THREAD_END;
 }
 #endif
@@ -422,9 +422,9 @@ ccontext_spare_pool_is_not_lost(void)
     CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
     CHECK_EQUAL(pf_ccontext_destroy(c), 0);
     count_unmapped();
-    pf_fail_allocation = 2;
+    pf_memory_fail = 2;
     CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
-    pf_fail_allocation = 0;
+    pf_memory_fail = 0;
     CHECK(unmapped() > PF_CCONTEXT_STACK);
     CHECK_EQUAL(pf_ccontext_destroy(c), 0);
 #else

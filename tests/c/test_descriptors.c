@@ -340,9 +340,9 @@ adding_without_memory_changes_nothing(void)
     for (int i = 0; i < 20; i++) {
         intptr_t descriptor = source_open(&s[i]);
         source_set(&s[i]);
-        pf_fail_allocation = 1;
+        pf_memory_fail = 1;
         int rc = add(&l[i], descriptor, PF_IO_READ);
-        pf_fail_allocation = 0;
+        pf_memory_fail = 0;
         if (rc != 0) {
             CHECK_EQUAL(rc, -ENOMEM);
             CHECK_EQUAL(look(), i);

@@ -145,13 +145,13 @@ static void
 without_memory_nothing_is_sent(void)
 {
     char data[ROOM] = {0};
-    pf_fail_allocation = 1;
+    pf_memory_fail = 1;
     CHECK(pf_end_new(NULL, true, ROOM) == NULL);
     set_up(true);
-    pf_fail_allocation = 1;
+    pf_memory_fail = 1;
     CHECK_EQUAL(pf_end_send(left, data, 1), -ENOBUFS);
     CHECK_EQUAL(pf_end_send(left, data, 1), 1);
-    pf_fail_allocation = 1;
+    pf_memory_fail = 1;
     CHECK_EQUAL(pf_end_send(left, data, ROOM), -ENOBUFS);
     CHECK_EQUAL(pf_end_recv(right, data, ROOM, false), 1);
     tear_down();

@@ -46,9 +46,9 @@ spin_until_stopped(subject *self)
 THREAD_FN(spin)
 {
     subject *self = arg;
-    self->thread = pf_this_native_thread();
+    self->thread = pf_interrupt_this_thread();
     if (self->deaf) {
-        pf_refuse_signals();
+        pf_interrupt_refuse_signals();
     }
     spin_until_stopped(self);
     THREAD_END;
@@ -81,7 +81,7 @@ look(void *data)
 {
     view *v = data;
     v->thread = pthread_self();
-    v->count = pf_native_stack(v->places, 32);
+    v->count = pf_interrupt_native_stack(v->places, 32);
 }
 
 static void
@@ -145,8 +145,8 @@ library_of_a_place_is_named(void)
     if (getauxval(AT_BASE) == 0) {
         SKIP("linked statically: there are no libraries");
     }
-    CHECK(pf_native_name((void *)(uintptr_t)sched_yield, name, sizeof name) >
-          0);
+    CHECK(pf_interrupt_native_name((void *)(uintptr_t)sched_yield, name,
+                                   sizeof name) > 0);
     CHECK_CONTAINS(name, "libc");
 #else
     SKIP("it has other names");
@@ -174,7 +174,7 @@ THREAD_FN(switch_all_the_time)
     switcher *self = arg;
     pf_stack_pool *pool = pf_stack_pool_new((size_t)64 << 10, 4096);
     pf_stack *stack = NULL;
-    self->subject.thread = pf_this_native_thread();
+    self->subject.thread = pf_interrupt_this_thread();
     CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
     CHECK_EQUAL(pf_context_adopt(&self->home), 0);
     pf_store(&self->subject.ready, 1);
@@ -238,7 +238,7 @@ handler_of_the_program_stays(void)
     view v = {.count = 0};
     void (*before)(int) = signal(SIGURG, on_own);
     CHECK_EQUAL(pf_interrupt_install(), -EBUSY);
-    CHECK(!pf_interrupt(pf_this_native_thread(), look, &v, PATIENCE));
+    CHECK(!pf_interrupt(pf_interrupt_this_thread(), look, &v, PATIENCE));
     pf_interrupt_uninstall();
     CHECK(signal(SIGURG, before) == on_own);
 }
@@ -247,8 +247,8 @@ static void
 name_that_does_not_fit_is_cut(void)
 {
     char name[8];
-    size_t n =
-        pf_native_name((void *)(uintptr_t)sched_yield, name, sizeof name);
+    size_t n = pf_interrupt_native_name((void *)(uintptr_t)sched_yield, name,
+                                        sizeof name);
     CHECK_EQUAL(n, sizeof name - 1);
     CHECK_EQUAL(strlen(name), n);
 }

@@ -14,9 +14,9 @@ static void
 sleep_a_little(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    int why = pf_park(s, pf_now(s) + w->value * 100);
+    int why = pf_scheduler_park(s, pf_scheduler_now(s) + w->value * 100);
     CHECK(why == PF_WAKE_TIMEOUT || why == -1);
-    pf_yield(s);
+    pf_scheduler_yield(s);
     ran++;
 }
 
@@ -45,10 +45,10 @@ static bool
 live_with_refusal(long n)
 {
     ran = 0;
-    pf_fail_allocation = n;
+    pf_memory_fail = n;
     int fibers = live_a_life();
-    bool refused = pf_fail_allocation == 0;
-    pf_fail_allocation = 0;
+    bool refused = pf_memory_fail == 0;
+    pf_memory_fail = 0;
     CHECK(fibers >= (refused ? -1 : 80));
     if (fibers > 0) {
         CHECK(fibers - ran <= 1);
@@ -75,7 +75,7 @@ stack_pool_recovers(void)
     pf_stack *stack;
     pf_stack_pool *pool = pf_stack_pool_new(65536, 0);
     for (int i = 1; i <= 2; i++) {
-        pf_fail_allocation = i;
+        pf_memory_fail = i;
         int error = pf_stack_acquire(pool, &stack);
         if (error != 0) {
             CHECK(stack == NULL);
@@ -85,7 +85,7 @@ stack_pool_recovers(void)
         }
         pf_stack_pool_trim(pool);
     }
-    pf_fail_allocation = 0;
+    pf_memory_fail = 0;
     CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
     pf_stack_release(stack);
     pf_stack_pool_free(pool);

@@ -277,7 +277,7 @@ reserve_is_lent_in_two_steps(void)
 static int
 fault_elsewhere(void *arg)
 {
-    char *page = mmap(NULL, pf_page_size(), PROT_NONE,
+    char *page = mmap(NULL, pf_stack_page_size(), PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)arg;
     install_before();
@@ -425,7 +425,7 @@ install_after(int signal_number)
 static int
 fault_with_a_handler_after(void *arg)
 {
-    char *page = mmap(NULL, pf_page_size(), PROT_NONE,
+    char *page = mmap(NULL, pf_stack_page_size(), PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)arg;
     install_before();

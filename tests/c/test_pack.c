@@ -230,7 +230,7 @@ take_turns(worker *w)
     int own = (int)w->value, *pointer = &own;
     REMEMBER(pointer);
     for (int i = 0; i < 50; i++) {
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
         CHECK(pointer == &own && own == w->value);
         CHECK(w->fiber.stack->user == w);
     }
@@ -253,7 +253,7 @@ mover_changes_the_fibers_of_one_home(void)
 static void
 end_in_the_home_of_the_next(worker *w)
 {
-    pf_yield(&w->world->scheduler);
+    pf_scheduler_yield(&w->world->scheduler);
     sleepers_finished++;
 }
 
@@ -350,7 +350,7 @@ exposed_fiber_is_found_in_its_image(void)
         const char *top = (char *)s->worker.fiber.stack;
         bool at_home = s->seen < top && s->seen > top - STACK_SIZE;
         CHECK_EQUAL(*s->seen, 'x');
-        CHECK(at_home != pf_is_packed(&s->worker.fiber));
+        CHECK(at_home != pf_pack_is_packed(&s->worker.fiber));
         CHECK_EQUAL(s->packed, 0);
     }
     sleepers_close(40);
@@ -368,7 +368,7 @@ fiber_that_is_looked_at_gets_a_whole_image(void)
     size_t bytes = sleepers_stats().packed_bytes;
     CHECK(one->packed == 1 && one->moved == 0);
     CHECK_EQUAL(pf_pack_show(&w->thread, &one->worker.fiber), 0);
-    CHECK(pf_is_packed(&one->worker.fiber));
+    CHECK(pf_pack_is_packed(&one->worker.fiber));
     CHECK(one->moved == 1 && one->seen != home);
     CHECK_EQUAL(*one->seen, 'x');
     CHECK(sleepers_stats().packed_bytes > bytes);
@@ -412,11 +412,11 @@ pinned_fiber_is_packed_for_nobody(void)
     sleeper *in = one->worker.fiber.stack->user;
     int error = 0;
     in->pinned = true;
-    CHECK(pf_bring_home(&w->thread, &one->worker.fiber, &error) == NULL);
+    CHECK(pf_pack_bring_home(&w->thread, &one->worker.fiber, &error) == NULL);
     CHECK_EQUAL(error, -EBUSY);
     CHECK(one->worker.fiber.stack->user == in && in->packed == 0);
     in->pinned = false;
-    CHECK(pf_bring_home(&w->thread, &one->worker.fiber, &error) ==
+    CHECK(pf_pack_bring_home(&w->thread, &one->worker.fiber, &error) ==
           &one->worker.fiber);
     CHECK(one->worker.fiber.stack->user == one && in->packed == 1);
     sleepers_close(20);
@@ -427,7 +427,7 @@ pinned_fiber_is_packed_for_nobody(void)
 static void
 packing_is_off_where_stacks_stay(void)
 {
-    if (pf_can_pack()) {
+    if (pf_pack_is_possible()) {
         SKIP("stacks can be packed here");
     }
     sleepers_open(2);

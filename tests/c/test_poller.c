@@ -63,7 +63,7 @@ poller_without_descriptors_is_refused(void)
         close_poller();
         rlim_t before = limit_descriptors((rlim_t)limit);
         for (int i = 0; i < 20; i++) { /* a sanitizer finds what leaks */
-            CHECK(pf_default_poller_new(&error) == NULL);
+            CHECK(pf_poller_new_default(&error) == NULL);
             CHECK_EQUAL(error, -EMFILE);
         }
         CHECK_EQUAL(lowest_descriptor(), limit == lowest ? -1 : lowest);
@@ -118,9 +118,9 @@ signal_ends_the_wait(void)
     open_poller();
     sigaction(SIGALRM, &action, &before);
     setitimer(ITIMER_REAL, &often, NULL);
-    int64_t start = pf_monotonic();
+    int64_t start = pf_clock_monotonic();
     CHECK_EQUAL(poller->ops->wait(poller, 60 * SECOND), 0);
-    CHECK(pf_monotonic() - start < 30 * SECOND);
+    CHECK(pf_clock_monotonic() - start < 30 * SECOND);
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_IGN); /* one that is under way */
     sigaction(SIGALRM, &before, NULL);
@@ -131,9 +131,9 @@ signal_ends_the_wait(void)
 static int64_t
 waited(int64_t timeout_ns)
 {
-    int64_t start = pf_monotonic();
+    int64_t start = pf_clock_monotonic();
     CHECK_EQUAL(poller->ops->wait(poller, timeout_ns), 0);
-    return pf_monotonic() - start;
+    return pf_clock_monotonic() - start;
 }
 
 /* However often it was woken, the next wait returns and the one after does
@@ -450,11 +450,11 @@ system_without_epoll_gets_poll_and_other_errors_are_told(void)
     CHECK(poller->ops->rearms); /* poll(2)'s */
     close_poller();
     refusal = ENFILE;
-    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK(pf_poller_new_default(&error) == NULL);
     CHECK_EQUAL(error, -ENFILE);
     fake_epoll_create1 = NULL;
     fake_epoll_ctl = refuse_waker;
-    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK(pf_poller_new_default(&error) == NULL);
     CHECK_EQUAL(error, -ENOSPC);
     fake_epoll_ctl = NULL;
     CHECK_EQUAL(lowest_descriptor(), before);
@@ -472,7 +472,7 @@ poller_that_no_system_has_is_refused(void)
 {
     int error = 0;
     setenv("PYFIBER_POLLER", "pol", 1);
-    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK(pf_poller_new_default(&error) == NULL);
     CHECK_EQUAL(error, -ENOSYS);
     setenv("PYFIBER_POLLER", poller_kind, 1);
 }

@@ -46,7 +46,7 @@ happen(int what)
     if (what < DESCRIPTORS) {
         bed.ready[what] = true;
     } else if (what == MESSAGE) {
-        CHECK(pf_post(&the_world.scheduler, &bed.message));
+        CHECK(pf_scheduler_post(&the_world.scheduler, &bed.message));
     } else {
         the_world.time = DEADLINE;
     }
@@ -145,8 +145,9 @@ bed_wait(pf_poller *poller, int64_t timeout)
     } else {
         bed.waits++;
     }
-    int found =
-        timeout == 0 ? find() : sleep_until(pf_later(the_world.time, timeout));
+    int found = timeout == 0
+                    ? find()
+                    : sleep_until(pf_timers_later(the_world.time, timeout));
     bed.woken = false;
     end_of_step();
     return found;
@@ -245,7 +246,7 @@ tell(pf_registration *r, pf_scheduler *s, unsigned events)
     descriptor_wait *wait = (descriptor_wait *)r;
     CHECK_EQUAL(events, PF_IO_READ);
     leave(wait);
-    pf_wake_task(s, &wait->waiter->task, PF_WAKE_NORMAL);
+    pf_scheduler_wake(s, &wait->waiter->task, PF_WAKE_NORMAL);
 }
 
 static int
@@ -254,7 +255,7 @@ wait_for(worker *w, intptr_t descriptor, int64_t deadline)
     descriptor_wait wait = {.registration.ready = tell, .waiter = w};
     bed_add(&bed.base, descriptor, PF_IO_READ, &wait.registration);
     bed.base.awaited++;
-    int why = pf_park(&w->world->scheduler, deadline);
+    int why = pf_scheduler_park(&w->world->scheduler, deadline);
     leave(&wait);
     return why;
 }
@@ -274,21 +275,21 @@ static void
 wait_for_message(worker *w)
 {
     messaged = w;
-    why[MESSAGE] = pf_park(&w->world->scheduler, PF_NEVER);
+    why[MESSAGE] = pf_scheduler_park(&w->world->scheduler, PF_NEVER);
 }
 
 static void
 wait_for_time(worker *w)
 {
-    why[TIME] = pf_park(&w->world->scheduler, DEADLINE);
+    why[TIME] = pf_scheduler_park(&w->world->scheduler, DEADLINE);
 }
 
 static void
 message_arrives(pf_message *message, pf_scheduler *s)
 {
     (void)message;
-    pf_wake_task(s, &messaged->task, PF_WAKE_NORMAL);
-    pf_release(s);
+    pf_scheduler_wake(s, &messaged->task, PF_WAKE_NORMAL);
+    pf_scheduler_release(s);
 }
 
 static const pf_message_ops arrives_ops = {message_arrives};
@@ -299,7 +300,7 @@ let_all_wait(pf_scheduler *s)
 {
     s->hub = s->thread->current;
     while (s->ready.head != NULL) {
-        pf_switch(s->thread, pf_next(s));
+        pf_fiber_switch(s->thread, pf_scheduler_next(s));
     }
 }
 
@@ -353,7 +354,7 @@ nothing_is_slept_over_in_any_order(void)
     for (long order = 0; order < orders() && !bed.lost; order++) {
         memset(why, 0, sizeof why);
         place(order, places());
-        pf_hold(s); /* for the message */
+        pf_scheduler_hold(s); /* for the message */
         world_spawn(&the_world, wait_for_descriptor, FIRST);
         world_spawn(&the_world, wait_for_descriptor, SECOND);
         world_spawn(&the_world, wait_for_message, 0);
@@ -386,7 +387,7 @@ message_wakes_whoever_waits(pf_message *message, pf_scheduler *s)
 {
     (void)message;
     if (messaged != NULL) {
-        pf_wake_task(s, &messaged->task, PF_WAKE_NORMAL);
+        pf_scheduler_wake(s, &messaged->task, PF_WAKE_NORMAL);
     }
 }
 
@@ -406,7 +407,7 @@ wait_has_one_end_in_every_order(void)
         CHECK_EQUAL(ended[PF_WAKE_NORMAL] + ended[PF_WAKE_TIMEOUT], 2);
         CHECK_EQUAL(s->timers.count, 0);
         bed.when[MESSAGE] = -1;
-        pf_poll(s); /* one that came after the end */
+        pf_scheduler_poll(s); /* one that came after the end */
     }
     world_close(&the_world);
 }
@@ -440,7 +441,7 @@ static void
 yield_many(worker *w)
 {
     for (int i = 0; i < 10 * PF_POLL_EVERY; i++) {
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
 }
 
@@ -469,8 +470,8 @@ post_and_yield(worker *w)
     static pf_message message = {NULL, &wakes_ops};
     messaged = NULL;
     for (int i = 0; i < 2 * PF_POLL_EVERY; i++) {
-        CHECK(pf_post(&w->world->scheduler, &message));
-        pf_yield(&w->world->scheduler);
+        CHECK(pf_scheduler_post(&w->world->scheduler, &message));
+        pf_scheduler_yield(&w->world->scheduler);
     }
 }
 

@@ -80,7 +80,7 @@ probe_leaves_nothing_behind(void)
     }
     count_unmapped();
     (void)probe_with(guard_when_advised);
-    CHECK_EQUAL(unmapped(), pf_page_size());
+    CHECK_EQUAL(unmapped(), pf_stack_page_size());
 }
 
 static void
@@ -240,7 +240,7 @@ static void
 address_space_limit_is_recognised(void)
 {
     rlim_t pages = 1000000;
-    rlim_t limit = pages * pf_page_size();
+    rlim_t limit = pages * pf_stack_page_size();
     CHECK_EQUAL(limit_named("65530\n", "1000000 5 5\n", limit),
                 PF_LIMIT_ADDRESS_SPACE);
     CHECK_EQUAL(limit_named("65530\n", "999990 5 5\n", limit),

@@ -35,7 +35,7 @@ yield_three_times(worker *w)
 {
     for (int i = 0; i < 3; i++) {
         trace(w->world, w->value);
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
 }
 
@@ -108,7 +108,7 @@ lazy_fibers_share_stacks(void)
 static void
 park_for_ever(worker *w)
 {
-    trace(w->world, pf_park(&w->world->scheduler, PF_NEVER));
+    trace(w->world, pf_scheduler_park(&w->world->scheduler, PF_NEVER));
     trace(w->world, w->task.wake);
 }
 
@@ -118,8 +118,8 @@ wake_other(worker *w)
     pf_scheduler *s = &w->world->scheduler;
     pf_task *other = &w->other->task;
     CHECK_EQUAL(other->state, PF_PARKED);
-    CHECK(pf_wake_task(s, other, PF_WAKE_CANCEL));
-    CHECK(!pf_wake_task(s, other, PF_WAKE_NORMAL)); /* ready already */
+    CHECK(pf_scheduler_wake(s, other, PF_WAKE_CANCEL));
+    CHECK(!pf_scheduler_wake(s, other, PF_WAKE_NORMAL)); /* ready already */
     CHECK_EQUAL(other->state, PF_READY);
 }
 
@@ -141,7 +141,7 @@ static void
 sleep_for_value(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    int why = pf_park(s, pf_now(s) + w->value);
+    int why = pf_scheduler_park(s, pf_scheduler_now(s) + w->value);
     trace(w->world, w->value * 10 + why);
 }
 
@@ -152,9 +152,9 @@ park_times_out_in_order(void)
     for (long i = 0; i < 20; i++) {
         world_spawn(w, sleep_for_value, i * 7 % 20 + 1);
     }
-    int64_t start = pf_monotonic();
+    int64_t start = pf_clock_monotonic();
     pf_scheduler_run(&w->scheduler);
-    CHECK(pf_monotonic() - start >= 20);
+    CHECK(pf_clock_monotonic() - start >= 20);
     CHECK_EQUAL(w->traced, 20);
     CHECK_EQUAL(w->scheduler.timeouts, 20);
     CHECK_EQUAL(w->scheduler.timers.count, 0);
@@ -173,9 +173,9 @@ fake_clock_drives_timers(void)
     while (pf_scheduler_expects(&w->scheduler)) {
         if (w->scheduler.ready.head == NULL) {
             w->time++;
-            pf_poll(&w->scheduler);
+            pf_scheduler_poll(&w->scheduler);
         } else {
-            pf_switch(&w->thread, pf_next(&w->scheduler));
+            pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
         }
     }
     CHECK_EQUAL(w->traced, 20);
@@ -189,7 +189,7 @@ static void
 park_an_hour(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    trace(w->world, pf_park(s, pf_now(s) + SECOND * 3600));
+    trace(w->world, pf_scheduler_park(s, pf_scheduler_now(s) + SECOND * 3600));
     CHECK(!pf_timer_armed(&w->task.timer));
 }
 
@@ -209,7 +209,8 @@ static void
 sleep_while_others_yield(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    CHECK_EQUAL(pf_park(s, pf_now(s) + 1000), PF_WAKE_TIMEOUT);
+    CHECK_EQUAL(pf_scheduler_park(s, pf_scheduler_now(s) + 1000),
+                PF_WAKE_TIMEOUT);
     w->other->value = 1;
 }
 
@@ -217,7 +218,7 @@ static void
 yield_until_told(worker *w)
 {
     for (long i = 0; w->value == 0 && i < 100000000; i++) {
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
     CHECK_EQUAL(w->value, 1);
 }
@@ -246,7 +247,7 @@ tick(pf_timer_call *call, pf_scheduler *s)
 {
     ticker *t = (ticker *)call;
     if (++t->fired < t->most) {
-        pf_timers_add(&s->timers, &call->timer, pf_now(s));
+        pf_timers_add(&s->timers, &call->timer, pf_scheduler_now(s));
     }
 }
 
@@ -258,7 +259,7 @@ timer_call_rearms_itself(void)
     ticker t = {{{0, PF_TIMER_CALL}, tick}, 0, 10};
     world_use_fake_clock(w);
     pf_timers_add(&w->scheduler.timers, &t.call.timer, 0);
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(t.fired, 1);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(t.fired, 10);
@@ -269,9 +270,9 @@ static void
 wait_ends_at_its_deadline(void)
 {
     world *w = open_world();
-    int64_t start = pf_monotonic();
+    int64_t start = pf_clock_monotonic();
     CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start + SECOND / 50), 0);
-    int64_t took = pf_monotonic() - start;
+    int64_t took = pf_clock_monotonic() - start;
     CHECK(took >= SECOND / 50 - SECOND / 500);
     CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start), 0); /* in the past */
     close_world(w, 0);
@@ -387,9 +388,9 @@ line_add(line *l, pf_fiber *f, uint64_t kind)
     }
     if (kind == 1) {
         f->task.wake = PF_WAKE_NORMAL;
-        pf_make_ready(&l->s, &f->task);
+        pf_scheduler_make_ready(&l->s, &f->task);
     } else {
-        pf_make_ready_fresh(&l->s, f);
+        pf_scheduler_make_ready_fresh(&l->s, f);
     }
     line_insert(l, l->count, number);
 }
@@ -423,7 +424,7 @@ line_prefer(line *l, uint64_t *random)
     pf_fiber *f = &l->f[l->order[place]];
     bool moves = f->task.wake == PF_WAKE_FRESH && place > 0 &&
                  l->s.passed < PF_MAY_PASS;
-    CHECK_EQUAL(pf_prefer(&l->s, &f->task), moves);
+    CHECK_EQUAL(pf_scheduler_prefer(&l->s, &f->task), moves);
     if (moves) {
         line_insert(l, 0, line_cut(l, place));
     }
@@ -435,7 +436,7 @@ line_check(const line *l)
     pf_task *f = l->s.ready.head;
     for (int i = 0; i < l->count; i++) {
         CHECK(f == &l->f[l->order[i]].task);
-        CHECK(i == 0 || !pf_is_fresh(f) ||
+        CHECK(i == 0 || !pf_task_is_fresh(f) ||
               pf_fiber_of(f)->before == &l->f[l->order[i - 1]].task);
         f = f->next;
     }
@@ -485,24 +486,24 @@ preferred_ones_starve_nobody(void)
     int turns = 0;
     pf_task_set_ops(&f.task, &ops_of_itself);
     pf_task_set_ops(&other.task, &ops_of_itself);
-    pf_make_ready(&s, &other.task);
+    pf_scheduler_make_ready(&s, &other.task);
     for (int i = 0; i < 10 * (PF_MAY_PASS + 1); i++) {
         if (f.task.state ==
             PF_READY) { /* it was refused and is behind the other */
-            (void)pf_prefer(&s, &f.task);
+            (void)pf_scheduler_prefer(&s, &f.task);
         } else if (i % 2 == 0) {
-            pf_make_ready_fresh(&s, &f);
-            (void)pf_prefer(&s, &f.task);
+            pf_scheduler_make_ready_fresh(&s, &f);
+            (void)pf_scheduler_prefer(&s, &f.task);
         } else {
-            CHECK(pf_wake_next(&s, &f.task, PF_WAKE_NORMAL));
-            CHECK(
-                !pf_wake_next(&s, &f.task, PF_WAKE_NORMAL)); /* it is ready */
+            CHECK(pf_scheduler_wake_next(&s, &f.task, PF_WAKE_NORMAL));
+            CHECK(!pf_scheduler_wake_next(&s, &f.task,
+                                          PF_WAKE_NORMAL)); /* it is ready */
         }
-        pf_fiber *next = pf_next(&s);
+        pf_fiber *next = pf_scheduler_next(&s);
         next->task.state = PF_PARKED;
         if (next == &other) {
             turns++;
-            pf_make_ready(&s, &other.task);
+            pf_scheduler_make_ready(&s, &other.task);
         }
     }
     CHECK(turns >= 9);
@@ -516,7 +517,7 @@ take_next(pf_queue *queue, uint64_t turn)
 {
     static const pf_host host;
     pf_task *f = pf_queue_pop(queue);
-    pf_prefetch_queue(queue, &host, turn);
+    pf_queue_prefetch(queue, &host, turn);
     return f;
 }
 
@@ -569,7 +570,7 @@ hand_back(worker *w)
     for (int i = 0; i < 5; i++) {
         w->value++;
         w->task.state = PF_SUSPENDED;
-        pf_switch(thread, &thread->root);
+        pf_fiber_switch(thread, &thread->root);
         w->task.state = PF_RUNNING;
     }
     w->then = &thread->root;
@@ -582,7 +583,7 @@ raw_fiber_is_switched_by_hand(void)
     worker *raw = world_worker(w, hand_back, 10);
     raw->keep = true;
     for (int i = 1; i <= 6; i++) {
-        pf_switch(&w->thread, &raw->fiber);
+        pf_fiber_switch(&w->thread, &raw->fiber);
         CHECK_EQUAL(raw->value, i < 6 ? 10 + i : 15);
     }
     CHECK_EQUAL(raw->task.state, PF_DONE);
@@ -599,20 +600,20 @@ reaping_spares_the_suspended(void)
     world *w = open_world();
     worker *raw = world_worker(w, hand_back, 0);
     raw->keep = true;
-    pf_switch(&w->thread, &raw->fiber);
+    pf_fiber_switch(&w->thread, &raw->fiber);
     raw->task.state = PF_DONE; /* its end goes on */
     w->thread.zombie = &raw->fiber;
-    pf_reap(&w->thread, w->thread.zombie);
+    pf_fiber_reap(&w->thread, w->thread.zombie);
     raw->task.state = PF_SUSPENDED;
     CHECK_EQUAL(w->reaped, 1);
     CHECK(raw->fiber.stack != NULL);
     while (raw->task.state != PF_DONE) {
-        pf_switch(&w->thread, &raw->fiber);
+        pf_fiber_switch(&w->thread, &raw->fiber);
     }
     free(raw);
     worker *never = world_worker(w, hand_back, 0);
     pf_fiber_over(&never->fiber);
-    pf_reap(&w->thread, &never->fiber);
+    pf_fiber_reap(&w->thread, &never->fiber);
     close_world(w, 3);
 }
 
@@ -622,7 +623,7 @@ spawn_more(worker *w)
     if (w->value > 0) {
         world_spawn(w->world, spawn_more, w->value - 1);
         world_spawn_lazily(w->world, spawn_more, w->value - 1);
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
 }
 
@@ -657,7 +658,7 @@ static void
 fake_deliver(pf_poller *poller, struct pf_scheduler *s)
 {
     fake_poller *p = (fake_poller *)poller;
-    if (pf_wake_task(s, &p->waiting->task, PF_WAKE_NORMAL)) {
+    if (pf_scheduler_wake(s, &p->waiting->task, PF_WAKE_NORMAL)) {
         poller->awaited = 0;
     }
 }
@@ -704,7 +705,7 @@ statistics_add_up(void)
     world_use_fake_clock(w);
     world_spawn(w, yield_three_times, 0);
     world_spawn(w, sleep_for_value, 5);
-    pf_switch(&w->thread, pf_next(&w->scheduler));
+    pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
     pf_scheduler_stats_get(&w->scheduler, &stats);
     CHECK_EQUAL(stats.switches, 5);
     CHECK_EQUAL(stats.wakeups, 5);

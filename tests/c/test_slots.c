@@ -20,7 +20,8 @@ sleep_until_value(worker *w)
 {
     int own = (int)w->value, *pointer = &own;
     REMEMBER(pointer);
-    CHECK_EQUAL(pf_park(&w->world->scheduler, w->value), PF_WAKE_TIMEOUT);
+    CHECK_EQUAL(pf_scheduler_park(&w->world->scheduler, w->value),
+                PF_WAKE_TIMEOUT);
     CHECK(pointer == &own && own == w->value && w->world->time == own);
     trace(w->world, own);
     sleepers_finished++;
@@ -39,9 +40,9 @@ timers_wake_packed_fibers(void)
         if (w->scheduler.ready.head == NULL) {
             CHECK(w->time > 0 || sleepers_stats().packed == 100 - FEW);
             w->time++;
-            pf_poll(&w->scheduler);
+            pf_scheduler_poll(&w->scheduler);
         } else {
-            pf_switch(&w->thread, pf_next(&w->scheduler));
+            pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
         }
     }
     CHECK_EQUAL(w->traced, 100);
@@ -58,7 +59,7 @@ take_turns(worker *w)
         if (i % 200 == 0) {
             sleeper_wait((sleeper *)w);
         } else {
-            pf_yield(&w->world->scheduler);
+            pf_scheduler_yield(&w->world->scheduler);
         }
     }
     sleepers_finished++;
@@ -68,7 +69,7 @@ static void
 yield_often(worker *w)
 {
     for (int i = 0; i < 100; i++) {
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
     sleepers_finished++;
 }
@@ -141,7 +142,7 @@ yield_and_wait(worker *w)
     int own = (int)w->value, *pointer = &own;
     REMEMBER(pointer);
     for (int i = 0; i < 10; i++) {
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_yield(&w->world->scheduler);
     }
     sleeper_wait((sleeper *)w);
     CHECK(pointer == &own && own == w->value);
@@ -175,7 +176,7 @@ fibers_that_there_is_room_for_have_a_stack_each(void)
     sleepers_spawn(wait_at_once, ROOM);
     sleepers_run();
     CHECK_EQUAL(sleepers_occupied(), ROOM);
-    CHECK_EQUAL(idle_after(0, pf_monotonic() + SECOND), PF_NEVER);
+    CHECK_EQUAL(idle_after(0, pf_clock_monotonic() + SECOND), PF_NEVER);
     CHECK_EQUAL(sleepers_occupied(), ROOM);
     CHECK_EQUAL(sleepers_stats().packings, 0);
     sleepers_close(ROOM);
@@ -251,7 +252,7 @@ slots_go_back_while_the_thread_is_idle(void)
     SKIP_WHERE_STACKS_STAY();
     open_with_stacks(COUNT);
     size_t most = sleepers_stats().slots;
-    int64_t now = pf_monotonic() + SECOND;
+    int64_t now = pf_clock_monotonic() + SECOND;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
     CHECK_EQUAL(idle_after(1000, now + SECOND - 1), now + SECOND);
     CHECK_EQUAL(sleepers_stats().slots, most); /* there were more just now */
@@ -278,7 +279,7 @@ quiet_thread_gives_all_stacks_back_but_what_it_lends(void)
     enum { COUNT = 700 };
     SKIP_WHERE_STACKS_STAY();
     open_with_stacks(COUNT);
-    int64_t now = pf_monotonic() + SECOND;
+    int64_t now = pf_clock_monotonic() + SECOND;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
     int64_t again = idle_after(0, now += SECOND);
     CHECK(again > now && again < now + SECOND / 10);
@@ -307,7 +308,7 @@ idle_thread_looks_once_at_who_keeps_his_stack(void)
     SKIP_WHERE_STACKS_STAY();
     open_with_stacks(COUNT);
     sleepers_all_lend = true;
-    int64_t now = pf_monotonic() + SECOND;
+    int64_t now = pf_clock_monotonic() + SECOND;
     int looks = sleepers_looks;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
     CHECK_EQUAL(idle_after(0, now += SECOND), PF_NEVER);
@@ -335,7 +336,7 @@ busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack(void)
     sleepers_spawn(yield_and_wait, COUNT);
     sleepers_run();
     CHECK_EQUAL(sleepers_occupied(), COUNT);
-    int64_t now = pf_monotonic() + SECOND;
+    int64_t now = pf_clock_monotonic() + SECOND;
     int looks = sleepers_looks;
     for (int i = 0; i < SECONDS; i++) {
         CHECK_EQUAL(idle_after(1000, now += SECOND), now + SECOND);
@@ -356,10 +357,10 @@ sleeping_loop_wakes_for_its_stacks_and_no_more(void)
     enum { COUNT = 300 };
     SKIP_WHERE_STACKS_STAY();
     world *w = open_with_stacks(COUNT);
-    idle_after(0, pf_monotonic() - 2 * SECOND);
-    int64_t deadline = pf_monotonic() + SECOND / 5;
+    idle_after(0, pf_clock_monotonic() - 2 * SECOND);
+    int64_t deadline = pf_clock_monotonic() + SECOND / 5;
     uint64_t waits = w->scheduler.waits;
-    while (pf_monotonic() < deadline) {
+    while (pf_clock_monotonic() < deadline) {
         CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, deadline), 0);
     }
     CHECK_EQUAL(sleepers_occupied(), ENOUGH);
@@ -380,7 +381,7 @@ packing_can_be_switched_off_and_on(void)
     for (int i = 1; i < 5; i++) {
         sleepers_spawn(sleeper_keep_locals, 20);
         sleepers_run();
-        idle_after(1000, pf_monotonic() + 2 * i * SECOND);
+        idle_after(1000, pf_clock_monotonic() + 2 * i * SECOND);
     }
     CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
     sleepers_wake(); /* those that share a home still do */
@@ -479,16 +480,16 @@ static bool
 live_with_refusal(long n)
 {
     enum { COUNT = 12 };
-    pf_fail_allocation = n;
+    pf_memory_fail = n;
     if (!sleepers_try_to_open()) {
-        return pf_fail_allocation == 0;
+        return pf_memory_fail == 0;
     }
     int error = sleepers_set(2);
     sleepers_spawn(sleeper_keep_locals, COUNT / 2);
     sleepers_spawn(take_turns, COUNT / 2);
     sleepers_run_to_the_end();
-    bool refused = pf_fail_allocation == 0;
-    pf_fail_allocation = 0;
+    bool refused = pf_memory_fail == 0;
+    pf_memory_fail = 0;
     CHECK(refused || error == 0);
     CHECK(sleepers_lost <= 1);
     sleepers_close(COUNT);

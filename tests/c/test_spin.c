@@ -44,7 +44,7 @@ static void
 post_message(pf_scheduler *s)
 {
     static pf_message message = {NULL, &count_ops};
-    pf_post(s, &message);
+    pf_scheduler_post(s, &message);
 }
 
 static void
@@ -78,8 +78,8 @@ release_is_seen_without_sleep(void)
 {
     world w;
     CHECK(world_open(&w));
-    pf_hold(&w.scheduler);
-    take_without_sleep(&w, pf_release);
+    pf_scheduler_hold(&w.scheduler);
+    take_without_sleep(&w, pf_scheduler_release);
     world_close(&w);
 }
 

@@ -80,7 +80,7 @@ statistics_count(void)
     pf_stack_pool *pool = pf_stack_pool_new(100 * KIB + 1, 0);
     pf_stack_pool_stats(pool, &stats);
     CHECK_EQUAL(stats.mapped, 0);
-    CHECK_EQUAL(stats.stack_size % pf_page_size(), 0);
+    CHECK_EQUAL(stats.stack_size % pf_stack_page_size(), 0);
     CHECK(stats.stack_size > 100 * KIB);
     CHECK_EQUAL(stats.stack_size, pf_stack_pool_slot_size(pool));
     CHECK_EQUAL(stats.stack_size, pf_stack_slot_size(100 * KIB + 1, 0));
@@ -128,13 +128,13 @@ pool_keeps_what_the_load_of_a_second_ago_needed(void)
     const int64_t second = 1000000000;
     pf_stack **stacks = calloc((size_t)n, sizeof *stacks);
     pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 1000);
-    int64_t now = pf_monotonic();
+    int64_t now = pf_clock_monotonic();
     CHECK(pf_stack_pool_decay(pool, now) == INT64_MAX);
     take_and_release(pool, stacks, n);
     size_t full = mapped(pool);
     CHECK(full >= (size_t)n * 64 * KIB);
     int64_t again = pf_stack_pool_decay(pool, now);
-    CHECK(again > now && again <= pf_monotonic() + second);
+    CHECK(again > now && again <= pf_clock_monotonic() + second);
     CHECK_EQUAL(mapped(pool), full);
     now = again;
     again = pf_stack_pool_decay(pool, now); /* it was the period before */
@@ -315,8 +315,8 @@ abandoned_pool_goes_with_its_last_stack(void)
 static void
 names_are_known(void)
 {
-    CHECK_CONTAINS(pf_guard_name(PF_GUARD_MADVISE), "madvise");
-    CHECK_CONTAINS(pf_guard_name(PF_GUARD_MPROTECT), "mprotect");
+    CHECK_CONTAINS(pf_stack_guard_name(PF_GUARD_MADVISE), "madvise");
+    CHECK_CONTAINS(pf_stack_guard_name(PF_GUARD_MPROTECT), "mprotect");
     CHECK_CONTAINS(pf_limit_name(PF_LIMIT_MAP_COUNT), "vm.max_map_count");
     CHECK_CONTAINS(pf_limit_name(PF_LIMIT_ADDRESS_SPACE), "RLIMIT_AS");
     CHECK(pf_stack_guard_kind() != PF_GUARD_NONE);
@@ -329,7 +329,7 @@ names_are_known(void)
 static uintptr_t
 page_of(const void *address)
 {
-    return (uintptr_t)address / pf_page_size();
+    return (uintptr_t)address / pf_stack_page_size();
 }
 
 static void
@@ -343,11 +343,11 @@ parked_fiber_needs_one_page(void)
         char *top = s->area.low + s->area.size;
         CHECK_EQUAL(page_of(top - 2200), page_of(s));
         CHECK_EQUAL(page_of(s->room + 600), page_of(s));
-        CHECK_EQUAL((uintptr_t)s->area.low % pf_page_size(), 0);
+        CHECK_EQUAL((uintptr_t)s->area.low % pf_stack_page_size(), 0);
         CHECK(s->area.size > 200 * KIB);
         CHECK(s->room_size >= 16 * KIB);
-        colours += (uintptr_t)s % pf_page_size() !=
-                   (uintptr_t)stacks[0] % pf_page_size();
+        colours += (uintptr_t)s % pf_stack_page_size() !=
+                   (uintptr_t)stacks[0] % pf_stack_page_size();
     }
 #if defined(PYFIBER_HARDTEST) /* one slot a slab: all have one colour */
     CHECK_EQUAL(colours, 0);
@@ -368,7 +368,7 @@ smallest_stack_has_sixteen_kib(void)
         pf_stack *s = take(pool);
         size_t slot = pf_stack_pool_slot_size(pool);
         CHECK(slot >= pf_stack_min(room));
-        CHECK(slot <= pf_stack_min(room) + pf_page_size());
+        CHECK(slot <= pf_stack_min(room) + pf_stack_page_size());
         CHECK_EQUAL(pf_stack_slot_size(slot, room), slot);
         CHECK(s->area.size - s->reserve >= 16 * KIB);
         CHECK(s->room_size >= room);
@@ -402,7 +402,7 @@ static size_t
 resident_pages(char *low, size_t size)
 {
     static unsigned char pages[1024];
-    size_t n = size / pf_page_size(), resident = 0;
+    size_t n = size / pf_stack_page_size(), resident = 0;
     if (n > sizeof pages || mincore(low, size, pages) != 0) {
         CHECK(!"mincore works");
         return 0;
@@ -420,10 +420,10 @@ deep_memory_is_given_back(void)
     pf_stack_pool *pool = pf_stack_pool_new(1024 * KIB, 0);
     pf_stack *s = take(pool);
     char *low = s->area.low + s->reserve;
-    size_t size = (size_t)(s->area.low + s->area.size - low) / pf_page_size() *
-                  pf_page_size();
+    size_t size = (size_t)(s->area.low + s->area.size - low) /
+                  pf_stack_page_size() * pf_stack_page_size();
     fill(low, low + size);
-    if (resident_pages(low, size) != size / pf_page_size()) {
+    if (resident_pages(low, size) != size / pf_stack_page_size()) {
         pf_stack_release(s);
         pf_stack_pool_free(pool);
         SKIP("mincore does not tell here");
@@ -432,7 +432,7 @@ deep_memory_is_given_back(void)
         pf_stack_release(s);
         s = take(pool);
     }
-    CHECK(resident_pages(low, size) <= 16 * KIB / pf_page_size());
+    CHECK(resident_pages(low, size) <= 16 * KIB / pf_stack_page_size());
     pf_stack_release(s);
     pf_stack_pool_free(pool);
 }
@@ -442,9 +442,9 @@ trimmed_slots_hold_nothing(void)
 {
     pf_stack_pool *pool = pf_stack_pool_new(256 * KIB, 0);
     pf_stack *a = take(pool), *b = take(pool);
-    char *page = (char *)(uintptr_t)(page_of(b) * pf_page_size());
-    char *kept = (char *)(uintptr_t)(page_of(a) * pf_page_size());
-    (void)resident_pages(page, pf_page_size());
+    char *page = (char *)(uintptr_t)(page_of(b) * pf_stack_page_size());
+    char *kept = (char *)(uintptr_t)(page_of(a) * pf_stack_page_size());
+    (void)resident_pages(page, pf_stack_page_size());
 #if defined(PYFIBER_HARDTEST)
     pf_stack_release(a), pf_stack_release(b);
     pf_stack_pool_free(pool);
@@ -452,8 +452,8 @@ trimmed_slots_hold_nothing(void)
 #endif
     pf_stack_release(b);
     CHECK(pf_stack_pool_trim(pool) > 0);
-    if (resident_pages(kept, pf_page_size()) == 1) {
-        CHECK_EQUAL(resident_pages(page, pf_page_size()), 0);
+    if (resident_pages(kept, pf_stack_page_size()) == 1) {
+        CHECK_EQUAL(resident_pages(page, pf_stack_page_size()), 0);
     }
     pf_stack_release(a);
     pf_stack_pool_free(pool);
@@ -525,7 +525,7 @@ check_guards(pf_guard_kind kind)
 {
     pf_stack_pool *pool = pf_stack_pool_new(256 * KIB, 0);
     pf_stack *s = take(pool);
-    long page = (long)pf_page_size(), reserve = (long)s->reserve;
+    long page = (long)pf_stack_page_size(), reserve = (long)s->reserve;
     CHECK_EQUAL(reserve, 32 * KIB);
     CHECK(pf_stack_guards(s, s->area.low - 1));
     CHECK(pf_stack_guards(s, s->area.low - page));
@@ -578,7 +578,7 @@ open_and_close_reserve(pf_guard_kind kind)
         fill(s->area.low, above);
         pf_stack_close_reserve(s, above - 1); /* still in use */
         CHECK(pf_stack_reserve_is_open(s));
-        pf_stack_close_reserve(s, above + pf_page_size());
+        pf_stack_close_reserve(s, above + pf_stack_page_size());
         CHECK(!pf_stack_reserve_is_open(s));
         CHECK(pf_stack_in_reserve(s, s->area.low));
     }

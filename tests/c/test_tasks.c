@@ -45,7 +45,7 @@ stackless_task_has_its_turn_among_fibers(void)
     errand e;
     errand_init(&e, w, note_errand, 'b');
     world_spawn(w, note_worker, 'a');
-    pf_make_ready(&w->scheduler, &e.task);
+    pf_scheduler_make_ready(&w->scheduler, &e.task);
     world_spawn_lazily(w, note_worker, 'c');
     CHECK(!e.task.has_stack);
     pf_scheduler_run(&w->scheduler);
@@ -60,7 +60,7 @@ serve(worker *runner)
 {
     while (runner->value-- > 0) {
         trace(runner->world, 'r');
-        pf_park(&runner->world->scheduler, PF_NEVER);
+        pf_scheduler_park(&runner->world->scheduler, PF_NEVER);
     }
 }
 
@@ -76,7 +76,7 @@ fiber_runs_in_the_turn_of_a_stackless_task(void)
     pf_scheduler_run(&w->scheduler); /* it parks, once */
     CHECK_EQUAL(runner->task.state, PF_PARKED);
     for (int turn = 1; turn <= 2; turn++) {
-        pf_make_ready(&w->scheduler, &e.task);
+        pf_scheduler_make_ready(&w->scheduler, &e.task);
         pf_scheduler_run(&w->scheduler);
         CHECK_EQUAL(e.turns, turn);
     }
@@ -94,9 +94,9 @@ stackless_tasks_follow_each_other_without_a_switch(void)
     static errand e[COUNT];
     for (int i = 0; i < COUNT; i++) {
         errand_init(&e[i], w, NULL, i);
-        pf_make_ready(&w->scheduler, &e[i].task);
+        pf_scheduler_make_ready(&w->scheduler, &e[i].task);
     }
-    CHECK(pf_next(&w->scheduler) == &w->thread.root);
+    CHECK(pf_scheduler_next(&w->scheduler) == &w->thread.root);
     for (int i = 0; i < COUNT; i++) {
         CHECK_EQUAL(e[i].turns, 1);
     }
@@ -119,7 +119,7 @@ timer_wakes_a_stackless_task(void)
     errand_init(&e, w, note_wake, 0);
     e.task.state = PF_PARKED;
     CHECK_EQUAL(pf_timers_add(&w->scheduler.timers, &e.task.timer, 10), 0);
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.task.state, PF_PARKED); /* not yet */
     w->time = 10;
     pf_scheduler_run(&w->scheduler);
@@ -177,10 +177,10 @@ bits_posted_while_others_arrive_come_in_a_message_of_their_own(void)
     pf_task_set_ops(&e.task, &posting_ops);
     arrivals = 0;
     pf_task_post(&w->scheduler, &e.task, 1);
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.posted, 1);
     CHECK(pf_inbox_pending(&w->scheduler.inbox));
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.posted, 2);
     pf_task_post(&w->scheduler, &e.task, 1);
     pf_scheduler_close(&w->scheduler); /* no messages any more: at once */
@@ -199,7 +199,7 @@ task_that_is_left_is_free_or_told_last(void)
     CHECK(pf_task_leave(&e.task));
     pf_task_post(&w->scheduler, &e.task, 4);
     CHECK(!pf_task_leave(&e.task));
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.posted, 4 | PF_POST_LEFT);
     CHECK(pf_task_leave(&e.task)); /* now it is free */
     world_close(w);
@@ -237,16 +237,16 @@ each_kind_of_fiber_runs_and_is_reaped_by_its_own_operations(void)
     common->then = &w->thread.root;
     pf_task_set_ops(&other->task, &others);
     pf_task_set_ops(&last->task, &unreaped);
-    CHECK(pf_ops_of(&other->task) == &others);
+    CHECK(pf_task_ops_of(&other->task) == &others);
     others_run = others_reaped = 0;
-    pf_switch(&w->thread, &other->fiber);
+    pf_fiber_switch(&w->thread, &other->fiber);
     CHECK_EQUAL(others_run, 1);
     CHECK_EQUAL(others_reaped, 1);
-    pf_switch(&w->thread, &last->fiber);
+    pf_fiber_switch(&w->thread, &last->fiber);
     CHECK_EQUAL(others_run, 2);
     CHECK_EQUAL(others_reaped, 1);
     CHECK_EQUAL(w->reaped, 0);
-    pf_switch(&w->thread, &common->fiber);
+    pf_fiber_switch(&w->thread, &common->fiber);
     traced_is("w");
     CHECK_EQUAL(w->reaped, 1);
     free(other);
@@ -268,7 +268,7 @@ long_queue_looks_ahead_at_tasks_of_every_kind(void)
     for (int i = 0; i < COUNT; i++) {
         errand_init(&e[i], w, NULL, i);
         e[i].reads = i % 3 == 0 ? NULL : text;
-        pf_make_ready(&w->scheduler, &e[i].task);
+        pf_scheduler_make_ready(&w->scheduler, &e[i].task);
         if (i % 7 == 0) {
             world_spawn_lazily(w, note_worker, i);
         }
@@ -276,9 +276,9 @@ long_queue_looks_ahead_at_tasks_of_every_kind(void)
             world_spawn(w, note_worker, i);
         }
     }
-    pf_make_ready(&w->scheduler, &w->thread.root.task);
+    pf_scheduler_make_ready(&w->scheduler, &w->thread.root.task);
     int ready = (int)w->scheduler.ready.count;
-    pf_switch(&w->thread, pf_next(&w->scheduler));
+    pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
     for (int i = 0; i < COUNT; i++) {
         CHECK_EQUAL(e[i].turns, 1);
     }

@@ -171,7 +171,7 @@ prepared_fiber_hit_no_limit(void)
     pf_fiber_release_stack(&the_world.thread, &second);
     CHECK(second.stack == NULL && !second.task.has_stack);
     pf_fiber_over(&w->fiber);
-    pf_reap(&the_world.thread, &w->fiber);
+    pf_fiber_reap(&the_world.thread, &w->fiber);
     world_close(&the_world);
 }
 
@@ -196,11 +196,11 @@ fiber_without_memory_is_refused_and_says_why(void)
     for (;; refused++) {
         CHECK(world_open(&the_world));
         limit = PF_LIMIT_NONE;
-        pf_fail_allocation = refused;
+        pf_memory_fail = refused;
         int error =
             pf_fiber_prepare(&the_world.thread, &fiber, 65536, false, &limit);
-        bool enough = pf_fail_allocation != 0;
-        pf_fail_allocation = 0;
+        bool enough = pf_memory_fail != 0;
+        pf_memory_fail = 0;
         if (enough) {
             CHECK_EQUAL(error, 0);
             break;
@@ -219,10 +219,10 @@ static void
 poller_without_memory_is_refused(void)
 {
     int error = 0;
-    pf_fail_allocation = 1;
-    CHECK(pf_default_poller_new(&error) == NULL);
+    pf_memory_fail = 1;
+    CHECK(pf_poller_new_default(&error) == NULL);
     CHECK_EQUAL(error, -ENOMEM);
-    pf_fail_allocation = 0;
+    pf_memory_fail = 0;
 }
 
 #endif

@@ -34,7 +34,7 @@ post_note(world *w, int *counter)
 {
     note *n = malloc(sizeof *n);
     *n = (note){{NULL, &note_ops}, w, counter};
-    pf_post(&w->scheduler, &n->message);
+    pf_scheduler_post(&w->scheduler, &n->message);
 }
 
 static world the_world;
@@ -51,7 +51,7 @@ THREAD_FN(post_slowly)
         thread_rest(1);
         post_note(w, &counted);
     }
-    pf_release(&w->scheduler);
+    pf_scheduler_release(&w->scheduler);
     THREAD_END;
 }
 
@@ -64,7 +64,7 @@ waiting_loop_is_woken(void)
     test_thread thread;
     CHECK(world_open(w));
     counted = 0;
-    pf_hold(&w->scheduler);
+    pf_scheduler_hold(&w->scheduler);
     thread_start(&thread, post_slowly, w);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(counted, 20);
@@ -98,14 +98,14 @@ closed_scheduler_takes_no_messages(void)
     pf_scheduler_close(&w->scheduler); /* twice is fine */
     CHECK_EQUAL(w->posted, 2);
     pf_fiber_over(&late->fiber);
-    pf_reap(&w->thread, &late->fiber);
+    pf_fiber_reap(&w->thread, &late->fiber);
     world_close(w);
 }
 
 THREAD_FN(release_at_once)
 {
     world *w = arg;
-    pf_release(&w->scheduler);
+    pf_scheduler_release(&w->scheduler);
     THREAD_END;
 }
 
@@ -117,7 +117,7 @@ release_is_never_missed(void)
     CHECK(world_open(w));
     for (int i = 0; i < ROUNDS; i++) {
         test_thread thread;
-        pf_hold(&w->scheduler);
+        pf_scheduler_hold(&w->scheduler);
         thread_start(&thread, release_at_once, w);
         pf_scheduler_run(&w->scheduler);
         thread_join(thread);
@@ -138,7 +138,7 @@ THREAD_FN(post_burst)
             thread_rest(1);
         }
     }
-    pf_release(&w->scheduler);
+    pf_scheduler_release(&w->scheduler);
     THREAD_END;
 }
 
@@ -147,7 +147,7 @@ yield_for_ever(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
     while (counted < PRODUCERS * NOTES) {
-        pf_yield(s);
+        pf_scheduler_yield(s);
     }
 }
 
@@ -161,7 +161,7 @@ burst_from_threads(bool busy)
     CHECK(world_open(w));
     counted = 0;
     for (int i = 0; i < PRODUCERS; i++) {
-        pf_hold(&w->scheduler);
+        pf_scheduler_hold(&w->scheduler);
     }
     if (busy) {
         world_spawn(w, yield_for_ever, 0);
@@ -197,7 +197,8 @@ park_until_posted(worker *w)
     for (int i = 0; i < ROUNDS; i++) {
         w->world->posted = 0;
         trace(w->world, i);
-        CHECK_EQUAL(pf_park(&w->world->scheduler, PF_NEVER), PF_WAKE_NORMAL);
+        CHECK_EQUAL(pf_scheduler_park(&w->world->scheduler, PF_NEVER),
+                    PF_WAKE_NORMAL);
         CHECK_EQUAL(w->world->posted, 3);
     }
 }
@@ -214,7 +215,8 @@ fiber_is_woken_by_another_thread(void)
     world *w = &the_world;
     CHECK(world_open(w));
     worker *sleeper = world_spawn(w, park_until_posted, 0);
-    pf_switch(&w->thread, pf_next(&w->scheduler)); /* until it parks */
+    pf_fiber_switch(&w->thread,
+                    pf_scheduler_next(&w->scheduler)); /* until it parks */
     for (int i = 0; i < ROUNDS; i++) {
         test_thread thread;
         CHECK_EQUAL(w->traced, i + 1);
@@ -223,7 +225,7 @@ fiber_is_woken_by_another_thread(void)
             pf_scheduler_wait(&w->scheduler, PF_NEVER);
         }
         thread_join(thread);
-        pf_switch(&w->thread, pf_next(&w->scheduler));
+        pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
     }
     CHECK_EQUAL(w->posts, ROUNDS);
     CHECK_EQUAL(w->reaped, 1);
@@ -233,7 +235,7 @@ fiber_is_woken_by_another_thread(void)
 static void
 park_once(worker *w)
 {
-    pf_park(&w->world->scheduler, PF_NEVER);
+    pf_scheduler_park(&w->world->scheduler, PF_NEVER);
 }
 
 static void
@@ -242,7 +244,7 @@ posts_to_one_fiber_come_together(void)
     world *w = &the_world;
     CHECK(world_open(w));
     worker *sleeper = world_spawn(w, park_once, 0);
-    pf_switch(&w->thread, pf_next(&w->scheduler));
+    pf_fiber_switch(&w->thread, pf_scheduler_next(&w->scheduler));
     pf_task_post(sleeper->task.scheduler, &sleeper->task, 1);
     pf_task_post(sleeper->task.scheduler, &sleeper->task, 4);
     CHECK_EQUAL(w->posts, 0);
@@ -259,9 +261,10 @@ static void
 hop(worker *w)
 {
     for (int i = 0; i < 50; i++) {
-        pf_park(&w->world->scheduler,
-                pf_now(&w->world->scheduler) + (i % 3) * 1000);
-        pf_yield(&w->world->scheduler);
+        pf_scheduler_park(&w->world->scheduler,
+                          pf_scheduler_now(&w->world->scheduler) +
+                              (i % 3) * 1000);
+        pf_scheduler_yield(&w->world->scheduler);
     }
 }
 
@@ -317,7 +320,7 @@ resting_scheduler_tells_by_descriptor(void)
     pf_scheduler_rest(&w->scheduler);
     CHECK(is_readable(fd)); /* ... but it is not forgotten */
     pf_scheduler_resume(&w->scheduler);
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(counted, 2);
     world_close(w);
 }
@@ -331,13 +334,13 @@ live_on(worker *w)
     pf_scheduler *s = &w->world->scheduler;
     test_thread thread;
     if (pf_scheduler_after_fork(s) != 0 ||
-        pf_park(s, pf_now(s) + 1000) != PF_WAKE_TIMEOUT) {
+        pf_scheduler_park(s, pf_scheduler_now(s) + 1000) != PF_WAKE_TIMEOUT) {
         return false;
     }
-    pf_hold(s);
+    pf_scheduler_hold(s);
     thread_start(&thread, post_slowly, w->world);
     while (counted < 21) { /* one was posted before the fork */
-        pf_park(s, pf_now(s) + 20 * SECOND / 1000);
+        pf_scheduler_park(s, pf_scheduler_now(s) + 20 * SECOND / 1000);
     }
     thread_join(thread);
     return true;
@@ -346,7 +349,7 @@ live_on(worker *w)
 static void
 fork_and_go_on(worker *w)
 {
-    pf_yield(&w->world->scheduler);
+    pf_scheduler_yield(&w->world->scheduler);
     post_note(w->world, &counted);
     pid_t pid = fork();
     if (pid == 0) {
@@ -356,7 +359,7 @@ fork_and_go_on(worker *w)
     int status = 0;
     waitpid(pid, &status, 0);
     w->world->trace[0] = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    pf_yield(&w->world->scheduler);
+    pf_scheduler_yield(&w->world->scheduler);
 }
 
 static void

@@ -26,7 +26,7 @@ static void
 run_another_now(worker *w)
 {
     trace(w->world, w->value);
-    pf_run_now(&w->world->scheduler, &w->other->task);
+    pf_scheduler_run_now(&w->world->scheduler, &w->other->task);
     CHECK_EQUAL(w->task.state, PF_RUNNING);
     trace(w->world, w->value);
 }
@@ -48,7 +48,8 @@ fiber_run_now_runs_before_all_others(void)
 static void
 park_and_note(worker *w)
 {
-    CHECK_EQUAL(pf_park(&w->world->scheduler, PF_NEVER), PF_WAKE_CANCEL);
+    CHECK_EQUAL(pf_scheduler_park(&w->world->scheduler, PF_NEVER),
+                PF_WAKE_CANCEL);
     note_value(w);
 }
 
@@ -56,8 +57,8 @@ static void
 wake_other(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    CHECK(pf_wake_next(s, &w->other->task, PF_WAKE_CANCEL));
-    CHECK(!pf_wake_next(s, &w->other->task, PF_WAKE_NORMAL));
+    CHECK(pf_scheduler_wake_next(s, &w->other->task, PF_WAKE_CANCEL));
+    CHECK(!pf_scheduler_wake_next(s, &w->other->task, PF_WAKE_NORMAL));
     note_value(w);
 }
 
@@ -74,7 +75,7 @@ wake_after(uint32_t passed, const char *order)
     waker->other = sleeper;
     world_spawn(w, note_value, 'b');
     w->scheduler.passed = passed;
-    pf_switch(&w->thread, &waker->fiber);
+    pf_fiber_switch(&w->thread, &waker->fiber);
     pf_scheduler_run(&w->scheduler);
     traced_is(order);
     CHECK_EQUAL(w->scheduler.wakeups, 3);
@@ -96,12 +97,12 @@ fiber_behind_the_hub_is_preferred_already(void)
     world *w = &the_world;
     pf_scheduler *s = &w->scheduler;
     CHECK(world_open(w));
-    pf_make_ready(s, &s->hub->task);
+    pf_scheduler_make_ready(s, &s->hub->task);
     worker *first = world_spawn_lazily(w, note_value, 'a');
     worker *second = world_spawn_lazily(w, note_value, 'b');
-    CHECK(!pf_prefer(s, &first->task));
+    CHECK(!pf_scheduler_prefer(s, &first->task));
     CHECK(s->ready.head == &s->hub->task);
-    CHECK(pf_prefer(s, &second->task));
+    CHECK(pf_scheduler_prefer(s, &second->task));
     CHECK(pf_queue_remove(&s->ready, &s->hub->task));
     CHECK(s->hub->task.next == NULL);
     s->hub->task.state = PF_RUNNING;
@@ -139,7 +140,7 @@ loop_runs_in_the_fiber_that_calls_it(void)
     outer->then = &last->fiber;
     last->then = &w->thread.root;
     w->thread.root.task.state = PF_SUSPENDED;
-    pf_switch(&w->thread, &outer->fiber);
+    pf_fiber_switch(&w->thread, &outer->fiber);
     traced_is("bel");
     CHECK_EQUAL(w->reaped, 3);
     world_close(w);

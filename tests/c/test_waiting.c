@@ -48,7 +48,7 @@ bed_wait(pf_poller *poller, int64_t timeout)
     bed.waits++;
     bed.timeout = timeout;
     if (bed.message != NULL) {
-        pf_post(&the_world.scheduler, bed.message);
+        pf_scheduler_post(&the_world.scheduler, bed.message);
         bed.message = NULL;
     }
     return bed.answer;
@@ -136,7 +136,7 @@ failing_poller_ends_the_wait_and_the_run(void)
     bed.answer = -EBADF;
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), -EBADF);
     CHECK_EQUAL(pf_scheduler_block(s, PF_NEVER), -EBADF);
-    pf_hold(s);
+    pf_scheduler_hold(s);
     pf_scheduler_run(s); /* would wait for ever, but for the failure */
     CHECK_EQUAL(bed.waits, 3);
     world_close(&the_world);
@@ -169,7 +169,7 @@ message_before_the_wait_prevents_it(void)
 {
     pf_scheduler *s = open_bed();
     pf_message message = {NULL, &count_ops};
-    pf_post(s, &message);
+    pf_scheduler_post(s, &message);
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), 0);
     CHECK_EQUAL(counted, 1);
     CHECK_EQUAL(bed.waits, 0);
@@ -197,19 +197,19 @@ message_to_a_running_loop_wakes_nobody(void)
 {
     pf_scheduler *s = open_bed();
     pf_message message = {NULL, &count_ops};
-    pf_post(s, &message);
-    pf_poll(s);
+    pf_scheduler_post(s, &message);
+    pf_scheduler_poll(s);
     pf_scheduler_wait(s, PF_NEVER);
-    pf_post(s, &message);
-    pf_poll(s);
+    pf_scheduler_post(s, &message);
+    pf_scheduler_poll(s);
     pf_scheduler_rest(s);
     pf_scheduler_resume(s);
     CHECK_EQUAL(bed.timeout, 0);
-    pf_post(s, &message);
-    pf_poll(s);
+    pf_scheduler_post(s, &message);
+    pf_scheduler_poll(s);
     CHECK_EQUAL(pf_scheduler_after_fork(s), 0);
-    pf_post(s, &message);
-    pf_poll(s);
+    pf_scheduler_post(s, &message);
+    pf_scheduler_poll(s);
     CHECK_EQUAL(bed.wakes, 0);
     CHECK_EQUAL(counted, 4);
     world_close(&the_world);
@@ -219,12 +219,12 @@ static void
 busy_poller_is_looked_at_in_passing(void)
 {
     pf_scheduler *s = open_bed();
-    pf_poll(s);
+    pf_scheduler_poll(s);
     CHECK_EQUAL(bed.waits, 0);
     bed.base.awaited = 1;
     bed.timeout = 77;
     s->until_poll = 0;
-    pf_poll(s);
+    pf_scheduler_poll(s);
     CHECK_EQUAL(bed.waits, 1);
     CHECK_EQUAL(bed.timeout, 0);
     CHECK_EQUAL(s->until_poll, PF_POLL_EVERY);
@@ -245,8 +245,8 @@ probe_is_called_at_each_look(void)
     int looks = 0;
     s->probe = probe_sees_each_look;
     s->pick_data = &looks;
-    pf_poll(s);
-    pf_poll(s);
+    pf_scheduler_poll(s);
+    pf_scheduler_poll(s);
     CHECK_EQUAL(looks, 2);
     world_close(&the_world);
 }
@@ -255,8 +255,8 @@ static void
 child_of_fork_has_slept_and_been_nudged_never(void)
 {
     pf_scheduler *s = open_bed();
-    pf_hold(s);
-    pf_release(s); /* a nudge */
+    pf_scheduler_hold(s);
+    pf_scheduler_release(s); /* a nudge */
     pf_scheduler_rest(s);
     bed.answer = -EMFILE;
     CHECK_EQUAL(pf_scheduler_after_fork(s), -EMFILE);

@@ -199,7 +199,7 @@ post_two(world *w)
     static pf_message messages[2];
     for (int i = 0; i < 2; i++) {
         messages[i].ops = &count_ops;
-        CHECK(pf_post(&w->scheduler, &messages[i]));
+        CHECK(pf_scheduler_post(&w->scheduler, &messages[i]));
     }
 }
 
@@ -213,7 +213,7 @@ message_is_slept_over_in_no_order(void)
 static void
 hold(world *w)
 {
-    pf_hold(&w->scheduler);
+    pf_scheduler_hold(&w->scheduler);
 }
 
 static void
@@ -225,7 +225,7 @@ run_while_held(world *w)
 static void
 release(world *w)
 {
-    pf_release(&w->scheduler);
+    pf_scheduler_release(&w->scheduler);
 }
 
 static void
@@ -245,7 +245,7 @@ static void
 post_one(world *w)
 {
     static pf_message message = {NULL, &count_ops};
-    CHECK(pf_post(&w->scheduler, &message));
+    CHECK(pf_scheduler_post(&w->scheduler, &message));
 }
 
 static void
@@ -254,7 +254,7 @@ resume_if_woken(world *w)
     CHECK_EQUAL(pf_load(&bed.woken), 1);
     pf_scheduler_resume(&w->scheduler);
     CHECK_EQUAL(pf_load(&bed.woken), 0);
-    pf_poll(&w->scheduler);
+    pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(counted, 1);
 }
 
@@ -317,7 +317,7 @@ static void
 post_or_not(world *w)
 {
     static pf_message message = {NULL, &count_ops};
-    accepted = pf_post(&w->scheduler, &message);
+    accepted = pf_scheduler_post(&w->scheduler, &message);
 }
 
 static void

@@ -13,7 +13,7 @@ run_work(pf_thread *thread, pf_fiber *self)
     worker *w = (worker *)self;
     (void)thread;
     w->work(w);
-    return w->then != NULL ? w->then : pf_next(&w->world->scheduler);
+    return w->then != NULL ? w->then : pf_scheduler_next(&w->world->scheduler);
 }
 
 static void
@@ -38,7 +38,7 @@ posted(pf_scheduler *s, pf_task *task, unsigned bits)
     world *w = (world *)s->thread;
     w->posted |= bits;
     w->posts++;
-    pf_wake_task(s, task, PF_WAKE_NORMAL);
+    pf_scheduler_wake(s, task, PF_WAKE_NORMAL);
 }
 
 static pf_fiber *
@@ -51,7 +51,7 @@ first(pf_scheduler *s, pf_task *task)
     }
     task->state = PF_DONE;
     reap(s->thread, fiber);
-    return pf_next(s);
+    return pf_scheduler_next(s);
 }
 
 static const pf_host the_host = {.on_switch = on_switch};
@@ -75,14 +75,14 @@ take_turn(pf_scheduler *s, pf_task *task)
     if (e->work != NULL) {
         e->work(e);
     }
-    return e->then != NULL ? e->then : pf_next(s);
+    return e->then != NULL ? e->then : pf_scheduler_next(s);
 }
 
 static void
 take_bits(pf_scheduler *s, pf_task *task, unsigned bits)
 {
     ((errand *)task)->posted |= bits;
-    pf_wake_task(s, task, PF_WAKE_NORMAL);
+    pf_scheduler_wake(s, task, PF_WAKE_NORMAL);
 }
 
 static const pf_task_ops errand_ops = {
@@ -139,7 +139,7 @@ world_use_fake_clock(world *w)
 static worker *
 worker_new(world *w, work_fn work, long value)
 {
-    worker *n = pf_calloc(1, sizeof *n);
+    worker *n = pf_memory_calloc(1, sizeof *n);
     if (n != NULL) {
         n->world = w;
         n->work = work;
@@ -168,7 +168,7 @@ world_spawn(world *w, work_fn work, long value)
 {
     worker *n = world_worker(w, work, value);
     if (n != NULL) {
-        pf_make_ready(&w->scheduler, &n->task);
+        pf_scheduler_make_ready(&w->scheduler, &n->task);
     }
     return n;
 }
@@ -178,7 +178,7 @@ world_spawn_lazily(world *w, work_fn work, long value)
 {
     worker *n = worker_new(w, work, value);
     if (n != NULL) {
-        pf_make_ready_fresh(&w->scheduler, &n->fiber);
+        pf_scheduler_make_ready_fresh(&w->scheduler, &n->fiber);
     }
     return n;
 }

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-int64_t pf_monotonic(void); /* nanoseconds, from the poller's system */
+int64_t pf_clock_monotonic(void); /* nanoseconds, from the poller's system */
 /* Nanoseconds that the processor has spent on the calling thread. */
-int64_t pf_thread_time(void);
+int64_t pf_clock_thread_time(void);
 
 #endif

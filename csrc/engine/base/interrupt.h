@@ -18,10 +18,10 @@
 #include <stdint.h>
 
 /* Of the calling thread. */
-uintptr_t pf_this_native_thread(void);
+uintptr_t pf_interrupt_this_thread(void);
 
 /* No handler of a signal runs on the calling thread from now on. */
-void pf_refuse_signals(void);
+void pf_interrupt_refuse_signals(void);
 
 /* 0; -EBUSY: the program has a handler of its own; -ENOSYS: not on this
  * system. */
@@ -38,22 +38,22 @@ bool pf_interrupt(uintptr_t thread, void (*look)(void *data), void *data,
 
 /* For `look`: where the interrupted thread is, innermost call first; how many
  * addresses it has stored, at most `most`.  0: cannot be found out here. */
-size_t pf_native_stack(void **places, size_t most);
+size_t pf_interrupt_native_stack(void **places, size_t most);
 
 /* "function (library)", or "library+0x12ab" for one without a public name.
  * Not for signal handlers.  Bytes written, without the NUL. */
-size_t pf_native_name(void *place, char *text, size_t size);
+size_t pf_interrupt_native_name(void *place, char *text, size_t size);
 
 /* Windows has no signals. */
 #if defined(_WIN32)
-#define pf_this_native_thread() ((uintptr_t)0)
-#define pf_refuse_signals() ((void)0)
+#define pf_interrupt_this_thread() ((uintptr_t)0)
+#define pf_interrupt_refuse_signals() ((void)0)
 #define pf_interrupt_install() (-ENOSYS)
 #define pf_interrupt_uninstall() ((void)0)
 #define pf_interrupt(thread, look, data, patience)                            \
     ((void)(look), (void)(data), false)
-#define pf_native_stack(places, most) ((void)(places), (size_t)0)
-#define pf_native_name(place, text, size) ((void)(place), (size_t)0)
+#define pf_interrupt_native_stack(places, most) ((void)(places), (size_t)0)
+#define pf_interrupt_native_name(place, text, size) ((void)(place), (size_t)0)
 #endif
 
 #endif

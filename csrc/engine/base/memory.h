@@ -15,18 +15,18 @@
 #if defined(PYFIBER_HARDTEST)
 
 /* Which request fails, counted from now; 1: the next one, 0: none. */
-extern long pf_fail_allocation;
+extern long pf_memory_fail;
 
 static inline bool
-pf_refused(void)
+pf_memory_refused(void)
 {
-    return pf_fail_allocation > 0 && --pf_fail_allocation == 0;
+    return pf_memory_fail > 0 && --pf_memory_fail == 0;
 }
 
 #else
 
 static inline bool
-pf_refused(void)
+pf_memory_refused(void)
 {
     return false;
 }
@@ -34,28 +34,28 @@ pf_refused(void)
 #endif
 
 static inline void *
-pf_malloc(size_t size)
+pf_memory_malloc(size_t size)
 {
-    return pf_refused() ? NULL : malloc(size);
+    return pf_memory_refused() ? NULL : malloc(size);
 }
 
 static inline void *
-pf_calloc(size_t count, size_t size)
+pf_memory_calloc(size_t count, size_t size)
 {
-    return pf_refused() ? NULL : calloc(count, size);
+    return pf_memory_refused() ? NULL : calloc(count, size);
 }
 
 static inline void *
-pf_realloc(void *memory, size_t size)
+pf_memory_realloc(void *memory, size_t size)
 {
-    return pf_refused() ? NULL : realloc(memory, size);
+    return pf_memory_refused() ? NULL : realloc(memory, size);
 }
 
 /* memset(place, 0, size) by the C library even if the size is a constant: gcc
  * 12 compiles 100 or 200 bytes to `rep stos`, which takes 40 cycles more (Zen
  * 5). */
 static inline void
-pf_zero(void *place, size_t size)
+pf_memory_zero(void *place, size_t size)
 {
 #if defined(__GNUC__)
     __asm__("" : "+r"(size)); /* no longer a constant */

@@ -16,6 +16,6 @@ int pf_os_threads_any(pf_os_thread_fn is, void *data);
 
 /* Wait for two milliseconds: so that a thread that is just ending has ended, or
  * others have freed memory. */
-void pf_os_pause(void);
+void pf_os_thread_pause(void);
 
 #endif

@@ -172,7 +172,7 @@ pf_ccontext_create(pf_ccontext **context, pf_ccontext_body body, void *arg,
         return -EINVAL;
     }
     record *r = get_record();
-    pf_ccontext *made = pf_calloc(1, sizeof *made);
+    pf_ccontext *made = pf_memory_calloc(1, sizeof *made);
     if (made == NULL) {
         return -ENOMEM;
     }
@@ -228,7 +228,7 @@ pf_ccontext_destroy(pf_ccontext *context)
     }
     if (context->own.stack != NULL) {
         pf_fiber_over(&context->own);
-        pf_reap(&r->engine, &context->own);
+        pf_fiber_reap(&r->engine, &context->own);
     }
     free(context);
     r->count--;
@@ -281,7 +281,7 @@ transfer(record *r, pf_ccontext *to)
     r->current = to;
     from->fiber->task.state = PF_SUSPENDED;
     to->fiber->task.state = PF_RUNNING;
-    pf_switch(&r->engine, to->fiber);
+    pf_fiber_switch(&r->engine, to->fiber);
 }
 
 int

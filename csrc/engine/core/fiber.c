@@ -63,7 +63,7 @@ int
 pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool)
 {
     size_t bytes = (thread->pool_count + 1) * sizeof(pf_stack_pool *);
-    pf_stack_pool **pools = pf_realloc(thread->pools, bytes);
+    pf_stack_pool **pools = pf_memory_realloc(thread->pools, bytes);
     if (pools == NULL) {
         return -ENOMEM;
     }
@@ -97,7 +97,7 @@ pf_thread_load_over(pf_thread *thread)
 int64_t
 pf_thread_let_stacks_decay(pf_thread *thread, uint64_t turns)
 {
-    int64_t now = pf_monotonic();
+    int64_t now = pf_clock_monotonic();
     int64_t again = pf_pack_decay(thread, now, turns);
     for (unsigned i = 0; i < thread->pool_count; i++) {
         int64_t next = pf_stack_pool_decay(thread->pools[i], now);
@@ -136,12 +136,12 @@ static void
 reap_zombie(pf_thread *thread)
 {
     if (thread->zombie != NULL) {
-        pf_reap(thread, thread->zombie);
+        pf_fiber_reap(thread, thread->zombie);
     }
 }
 
 /* The first and the last code of a fiber on its own stack.  It does for the
- * first landing what pf_switch does after landing; the last switch is like any
+ * first landing what pf_fiber_switch does after landing; the last switch is like any
  * other except for the zombie it leaves behind. */
 static pf_context *
 fiber_main(void *arg)
@@ -150,7 +150,7 @@ fiber_main(void *arg)
     pf_thread *thread = pf_stack_owner(self->stack);
     reap_zombie(thread);
     self->task.state = PF_RUNNING;
-    pf_fiber *to = pf_ops_of(&self->task)->run(thread, self);
+    pf_fiber *to = pf_task_ops_of(&self->task)->run(thread, self);
     assert(thread->zombie == NULL && thread->current == self && to != self);
     pf_fiber_over(self);
     thread->zombie = self;
@@ -194,8 +194,9 @@ static PF_NEVER_INLINE void
 release_home(pf_thread *thread, pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
-    pf_stack_pool *pool = pf_is_packed(fiber) ? pf_drop_image(thread, fiber)
-                                              : pf_stack_pool_of(stack);
+    pf_stack_pool *pool = pf_pack_is_packed(fiber)
+                              ? pf_pack_drop_image(thread, fiber)
+                              : pf_stack_pool_of(stack);
     fiber->stack = NULL;
     fiber->task.has_stack = false;
     if (pool != NULL) {
@@ -221,8 +222,8 @@ pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber)
 void
 pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
 {
-    if (pf_is_packed(fiber)) {
-        (void)pf_drop_image(thread, fiber);
+    if (pf_pack_is_packed(fiber)) {
+        (void)pf_pack_drop_image(thread, fiber);
     } else if (fiber->stack != NULL) {
         fiber->stack->user = NULL;
     }
@@ -233,9 +234,9 @@ pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
 /* A host may make a zombie of a fiber that is merely left, to learn when the
  * thread is off its stack: only one that is over loses its stack. */
 void
-pf_reap(pf_thread *thread, pf_fiber *zombie)
+pf_fiber_reap(pf_thread *thread, pf_fiber *zombie)
 {
-    const pf_task_ops *ops = pf_ops_of(&zombie->task);
+    const pf_task_ops *ops = pf_task_ops_of(&zombie->task);
     thread->zombie = NULL;
     if (zombie->stack != NULL && pf_fiber_is_over(zombie)) {
         pf_fiber_release_stack(thread, zombie);

@@ -2,8 +2,8 @@
  *
  * One function for each hard thing:
  *   pf_fiber_prepare  gives a fiber its stack
- *   pf_switch         leaves one fiber for another
- *   pf_reap           takes the stack back
+ *   pf_fiber_switch         leaves one fiber for another
+ *   pf_fiber_reap           takes the stack back
  *
  * There is no Python here: a host (the binding, or a C test) provides hooks.
  */
@@ -20,7 +20,7 @@
  * - `stack` is non-NULL from pf_fiber_prepare until the fiber is reaped; NULL
  *   for a thread's own fiber.
  * - `before` is the task before it in the queue, while it is fresh
- *   (pf_is_fresh) and not the first.
+ *   (pf_task_is_fresh) and not the first.
  */
 struct pf_fiber {
     pf_task task; /* first */
@@ -40,7 +40,7 @@ pf_fiber_of(pf_task *task)
     return (pf_fiber *)(void *)task;
 }
 
-/* The number of room lines that a host may name for pf_prefetch_queue. */
+/* The number of room lines that a host may name for pf_queue_prefetch. */
 #define PF_HOT_LINES 3
 
 /* The host's hooks for a thread.  Those for a kind of task are in its
@@ -114,14 +114,14 @@ pf_fiber_is_over(const pf_fiber *fiber)
 }
 
 /* Release the stack of the fiber that is over, and tell its kind. */
-void pf_reap(pf_thread *thread, pf_fiber *zombie);
+void pf_fiber_reap(pf_thread *thread, pf_fiber *zombie);
 
 /* Leave the current fiber for `to`, which must be prepared and not done.  The
  * caller sets the states.  `on_switch` is a parameter, which lets a hot caller
  * inline it. */
 static inline void
-pf_switch_with(pf_thread *thread, pf_fiber *to,
-               void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))
+pf_fiber_switch_with(pf_thread *thread, pf_fiber *to,
+                     void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))
 {
     pf_fiber *from = thread->current;
     assert(to->task.has_stack && (to->stack == NULL || to->stack->user == to));
@@ -131,14 +131,14 @@ pf_switch_with(pf_thread *thread, pf_fiber *to,
     }
     pf_context_switch(&from->context, &to->context);
     if (thread->zombie != NULL) {
-        pf_reap(thread, thread->zombie);
+        pf_fiber_reap(thread, thread->zombie);
     }
 }
 
 static inline void
-pf_switch(pf_thread *thread, pf_fiber *to)
+pf_fiber_switch(pf_thread *thread, pf_fiber *to)
 {
-    pf_switch_with(thread, to, thread->host->on_switch);
+    pf_fiber_switch_with(thread, to, thread->host->on_switch);
 }
 
 #endif

@@ -363,11 +363,11 @@ pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
 int
 pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
 {
-    if (!pf_can_pack()) {
+    if (!pf_pack_is_possible()) {
         slots = 0;
     }
     if (thread->packer == NULL && slots != 0) {
-        thread->packer = pf_calloc(1, sizeof *thread->packer);
+        thread->packer = pf_memory_calloc(1, sizeof *thread->packer);
         if (thread->packer == NULL) {
             return -ENOMEM;
         }

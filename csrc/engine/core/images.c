@@ -127,9 +127,9 @@ static pf_form *
 new_form(pf_forms *forms, const Words *words)
 {
     uint32_t count = words->stack_count + words->room_count;
-    pf_form *form = pf_malloc(sizeof *form + count);
+    pf_form *form = pf_memory_malloc(sizeof *form + count);
     size_t most = count * (sizeof(uint64_t) + sizeof(uint16_t));
-    uint64_t *copy = pf_malloc(most);
+    uint64_t *copy = pf_memory_malloc(most);
     if (form == NULL || copy == NULL) {
         free(form);
         free(copy);
@@ -339,7 +339,7 @@ static pf_pattern *
 new_pattern(pf_form *form, const pf_draft *draft)
 {
     size_t bytes = draft->entry_count * sizeof(pf_difference);
-    pf_pattern *pattern = pf_malloc(sizeof *pattern + bytes);
+    pf_pattern *pattern = pf_memory_malloc(sizeof *pattern + bytes);
     if (pattern != NULL) {
         *pattern =
             (pf_pattern){.form = form, .count = (uint16_t)draft->entry_count};
@@ -394,7 +394,7 @@ make_small(const pf_draft *draft, pf_form *form)
         return NULL;
     }
     size_t bytes = draft->value_count * sizeof(uint64_t);
-    pf_image *image = pf_malloc(sizeof *image + bytes);
+    pf_image *image = pf_memory_malloc(sizeof *image + bytes);
     if (image != NULL) {
         *image = (pf_image){
             .pattern = pattern,
@@ -414,7 +414,7 @@ pf_image_small(pf_forms *forms, const pf_fiber *fiber, const pf_span *span)
         return NULL;
     }
     if (forms->draft == NULL &&
-        (forms->draft = pf_malloc(sizeof *forms->draft)) == NULL) {
+        (forms->draft = pf_memory_malloc(sizeof *forms->draft)) == NULL) {
         return NULL;
     }
     Words words = words_of(fiber, span);
@@ -452,7 +452,7 @@ expand(const pf_image *image, const pf_fiber *fiber, char *to)
 pf_whole *
 pf_whole_new(size_t bytes)
 {
-    pf_whole *whole = pf_malloc(sizeof *whole + bytes + 32);
+    pf_whole *whole = pf_memory_malloc(sizeof *whole + bytes + 32);
     if (whole != NULL) {
         *whole = (pf_whole){.capacity = bytes};
     }
@@ -481,7 +481,7 @@ pf_whole_fill(pf_whole *whole, const pf_fiber *fiber, const pf_span *span)
 }
 
 size_t
-pf_small_bytes(const pf_image *small)
+pf_image_small_bytes(const pf_image *small)
 {
     const pf_form *form = small->pattern->form;
     return PF_STACK_LEAD +
@@ -493,7 +493,7 @@ pf_whole_expand(pf_whole *whole, const pf_fiber *fiber, const pf_image *small)
 {
     char *home = (char *)fiber->stack;
     size_t below = small->pattern->form->stack_words * sizeof(uint64_t);
-    lay(whole, below, pf_small_bytes(small) - below, fiber->stack);
+    lay(whole, below, pf_image_small_bytes(small) - below, fiber->stack);
     whole->image.packed_at = small->packed_at;
     whole->image.store = small->store;
     whole->handle = pf_context_handle(home, home - below);
@@ -504,7 +504,7 @@ void
 pf_image_restore(pf_image *image, pf_fiber *fiber)
 {
     char *home = (char *)fiber->stack;
-    const pf_whole *whole = pf_is_whole(image);
+    const pf_whole *whole = pf_image_whole(image);
     if (whole == NULL) {
         size_t below = image->pattern->form->stack_words * sizeof(uint64_t);
         fiber->context.handle = pf_context_handle(home, home - below);
@@ -520,7 +520,7 @@ pf_image_restore(pf_image *image, pf_fiber *fiber)
 size_t
 pf_image_size(pf_image *image)
 {
-    const pf_whole *whole = pf_is_whole(image);
+    const pf_whole *whole = pf_image_whole(image);
     return whole != NULL ? sizeof *whole + whole->capacity
                          : sizeof *image + image->values * sizeof(uint64_t);
 }

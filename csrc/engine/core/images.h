@@ -89,13 +89,13 @@ pf_span_bytes(const pf_span *span)
 }
 /* What a small one takes as a whole one, and to write it to one that has been
  * made for at least so many bytes. */
-size_t pf_small_bytes(const pf_image *small);
+size_t pf_image_small_bytes(const pf_image *small);
 #define PF_MOST_SMALL_BYTES (PF_MOST_WORDS * 8 + PF_STACK_LEAD)
 void pf_whole_expand(pf_whole *whole, const pf_fiber *fiber,
                      const pf_image *small);
 
 static inline pf_whole *
-pf_is_whole(pf_image *image)
+pf_image_whole(pf_image *image)
 {
     return image->pattern == NULL ? (pf_whole *)(void *)image : NULL;
 }

@@ -16,11 +16,11 @@
 
 /* The stack of the mover: the kernel needs up to 11 KB for a signal. */
 #define MOVER_STACK ((size_t)64 << 10)
-/* More than the functions use between pf_bring_home and the switch. */
+/* More than the functions use between pf_pack_bring_home and the switch. */
 #define UNTIL_SWITCH 4096
 
 const char *
-pf_packing_refused(void)
+pf_pack_refused(void)
 {
 #if PF_WITH_ASAN || PF_WITH_TSAN
     return "the sanitizer must know where stacks are";
@@ -90,7 +90,7 @@ make_image(pf_packer *packer, pf_fiber *fiber, const pf_packing *packing,
 static void
 tell_packed(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
 {
-    pf_whole *whole = pf_is_whole(fiber->context.handle);
+    pf_whole *whole = pf_image_whole(fiber->context.handle);
     if (whole == NULL) {
         packer->host->packed(fiber);
     } else {
@@ -182,7 +182,7 @@ static int
 unpack(pf_packer *packer, pf_fiber *fiber)
 {
     pf_image *image = fiber->context.handle;
-    pf_whole *whole = pf_is_whole(image);
+    pf_whole *whole = pf_image_whole(image);
     pf_stack *stack = fiber->stack;
     if (!pf_stack_bring_back(packer->stores[image->store].pool, stack) ||
         !open_reserve(stack, whole)) {
@@ -208,12 +208,12 @@ unpack(pf_packer *packer, pf_fiber *fiber)
 int
 pf_pack_show(pf_thread *thread, pf_fiber *fiber)
 {
-    pf_image *image = pf_is_packed(fiber) ? fiber->context.handle : NULL;
-    if (image == NULL || pf_is_whole(image) != NULL) {
+    pf_image *image = pf_pack_is_packed(fiber) ? fiber->context.handle : NULL;
+    if (image == NULL || pf_image_whole(image) != NULL) {
         return 0;
     }
     pf_packer *packer = thread->packer;
-    pf_whole *whole = pf_whole_new(pf_small_bytes(image));
+    pf_whole *whole = pf_whole_new(pf_image_small_bytes(image));
     if (whole == NULL) {
         return -ENOMEM;
     }
@@ -241,7 +241,7 @@ pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber, const char **low,
 }
 
 pf_stack_pool *
-pf_drop_image(pf_thread *thread, pf_fiber *fiber)
+pf_pack_drop_image(pf_thread *thread, pf_fiber *fiber)
 {
     pf_image *image = fiber->context.handle;
     pf_packer *packer = thread == NULL ? NULL : thread->packer;
@@ -254,7 +254,7 @@ pf_drop_image(pf_thread *thread, pf_fiber *fiber)
 void
 pf_pack_orphan(pf_thread *thread, pf_fiber *fiber)
 {
-    if (pf_is_packed(fiber)) {
+    if (pf_pack_is_packed(fiber)) {
         pf_pack_store *store = uncount(thread->packer, fiber->context.handle);
         if (store->pool != NULL) {
             pf_stack_release_home(store->pool, fiber->stack);
@@ -280,7 +280,7 @@ move(void *arg)
         pf_pack_store *store = &packer->stores[image->store];
         if (pf_packer_clear(thread, store, to->stack, true) != 0 ||
             unpack(packer, to) != 0) {
-            abort(); /* pf_bring_home has seen to it */
+            abort(); /* pf_pack_bring_home has seen to it */
         }
         thread->current = to;
         if (packer->host->on_arrival != NULL) {
@@ -299,7 +299,7 @@ prepare_mover(pf_thread *thread)
         return true;
     }
     pf_fiber *mover = packer->host->new_mover(thread);
-    pf_area area = {pf_malloc(MOVER_STACK), MOVER_STACK, NULL};
+    pf_area area = {pf_memory_malloc(MOVER_STACK), MOVER_STACK, NULL};
     if (mover == NULL || area.low == NULL ||
         pf_context_init(&mover->context, &area, move, thread) != 0) {
         packer->host->free_mover(mover);
@@ -338,7 +338,7 @@ by_mover(pf_thread *thread, pf_fiber *to, bool anyhow, int *error)
 {
     pf_packer *packer = thread->packer;
     pf_fiber *from = thread->current;
-    const pf_whole *whole = pf_is_whole(to->context.handle);
+    const pf_whole *whole = pf_image_whole(to->context.handle);
     pf_packing packing = {0};
     *error = -ENOMEM;
     if (!prepare_mover(thread) || !open_reserve(to->stack, whole)) {
@@ -362,7 +362,7 @@ bring_home(pf_thread *thread, pf_fiber *fiber, bool anyhow, int *error)
 {
     pf_packer *packer = thread->packer;
     const pf_image *image = fiber->context.handle;
-    assert(pf_is_packed(fiber) && fiber != thread->current);
+    assert(pf_pack_is_packed(fiber) && fiber != thread->current);
     if (fiber->stack->user == thread->current) {
         return by_mover(thread, fiber, anyhow, error);
     }
@@ -373,13 +373,13 @@ bring_home(pf_thread *thread, pf_fiber *fiber, bool anyhow, int *error)
 }
 
 pf_fiber *
-pf_bring_home(pf_thread *thread, pf_fiber *fiber, int *error)
+pf_pack_bring_home(pf_thread *thread, pf_fiber *fiber, int *error)
 {
     return bring_home(thread, fiber, false, error);
 }
 
 pf_fiber *
-pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber)
+pf_pack_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber)
 {
     int error;
     pf_fiber *to;
@@ -390,11 +390,11 @@ pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber)
 }
 
 pf_fiber *
-pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
+pf_pack_next(pf_scheduler *s, pf_fiber *fiber)
 {
     pf_packer *packer = s->thread->packer;
     int error;
-    pf_fiber *to = pf_bring_home(s->thread, fiber, &error);
+    pf_fiber *to = pf_pack_bring_home(s->thread, fiber, &error);
     if (to != NULL) {
         packer->starved = 0;
         return to;
@@ -405,7 +405,7 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
         packer->starved = 0;
         packer->host->pause();
     }
-    return pf_hub(s);
+    return pf_scheduler_hub(s);
 }
 
 void

@@ -23,7 +23,7 @@
 typedef struct pf_packer pf_packer;
 
 static inline bool
-pf_is_packed(const pf_fiber *fiber)
+pf_pack_is_packed(const pf_fiber *fiber)
 {
     return fiber->stack != NULL && !fiber->task.has_stack;
 }
@@ -49,14 +49,14 @@ typedef struct pf_pack_host {
      * home again. */
     void (*packed)(pf_fiber *fiber);
     void (*unpacked)(pf_fiber *fiber);
-    /* A fiber of this thread that only the packer uses, see pf_bring_home; NULL:
+    /* A fiber of this thread that only the packer uses, see pf_pack_bring_home; NULL:
      * no memory. */
     pf_fiber *(*new_mover)(pf_thread *thread);
     void (*free_mover)(pf_fiber *mover);
     /* As pf_host.on_switch, from the mover to the fiber that it has unpacked.
      */
     void (*on_arrival)(pf_thread *thread, pf_fiber *mover, pf_fiber *to);
-    /* As pf_os_pause; other threads may run meanwhile. */
+    /* As pf_os_thread_pause; other threads may run meanwhile. */
     void (*pause)(void);
 } pf_pack_host;
 
@@ -69,11 +69,11 @@ typedef struct pf_pack_stats {
 } pf_pack_stats;
 
 /* Why stacks cannot be packed here; NULL: they can. */
-const char *pf_packing_refused(void);
+const char *pf_pack_refused(void);
 static inline bool
-pf_can_pack(void)
+pf_pack_is_possible(void)
 {
-    return pf_packing_refused() == NULL;
+    return pf_pack_refused() == NULL;
 }
 
 /* From now on fibers share so many stacks of each size, once there are more than
@@ -93,20 +93,20 @@ void pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool);
  * its own, packs the fiber that is left and goes on to the other one.
  * NULL: not now, *error says why: -ENOMEM, or -EBUSY if the occupant is
  * pinned. */
-pf_fiber *pf_bring_home(pf_thread *thread, pf_fiber *fiber, int *error);
+pf_fiber *pf_pack_bring_home(pf_thread *thread, pf_fiber *fiber, int *error);
 /* The same for who cannot be told: it waits until there is memory, and packs who
  * is pinned. */
-pf_fiber *pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber);
+pf_fiber *pf_pack_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber);
 /* Is the running fiber in its home? */
 static inline bool
-pf_is_crowded_out(const pf_thread *thread, const pf_fiber *fiber)
+pf_pack_is_crowded_out(const pf_thread *thread, const pf_fiber *fiber)
 {
-    return pf_is_packed(fiber) && fiber->stack->user == thread->current;
+    return pf_pack_is_packed(fiber) && fiber->stack->user == thread->current;
 }
 
 /* For pf_task_ops.first: its turn has come.  Without memory it goes to the back
  * of the queue; so the result may be another fiber. */
-pf_fiber *pf_next_packed(pf_scheduler *s, pf_fiber *fiber);
+pf_fiber *pf_pack_next(pf_scheduler *s, pf_fiber *fiber);
 
 /* Somebody wants to look at a packed fiber: it gets a whole image.  0 or
  * -ENOMEM. */
@@ -121,7 +121,7 @@ char *pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber,
 /* A packed fiber will not run any more: its image is dropped, its home stays.
  * The result is the pool of that; NULL: its thread is gone, as `thread` says.
  */
-pf_stack_pool *pf_drop_image(pf_thread *thread, pf_fiber *fiber);
+pf_stack_pool *pf_pack_drop_image(pf_thread *thread, pf_fiber *fiber);
 
 /* The thread ends, and this fiber, which nobody ends, will never run again.  If
  * it is packed its image stays, and its home is its home no longer. */

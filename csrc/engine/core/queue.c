@@ -12,7 +12,7 @@ pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task)
     }
     if (after == NULL) {
         queue->tail = before;
-    } else if (pf_is_fresh(after)) {
+    } else if (pf_task_is_fresh(after)) {
         pf_fiber_of(after)->before = before;
     }
     task->next = NULL;
@@ -25,7 +25,7 @@ pf_queue_remove(pf_queue *queue, pf_task *task)
 {
     pf_task *before = NULL;
     pf_task *t = queue->head;
-    if (t != task && pf_is_fresh(task)) {
+    if (t != task && pf_task_is_fresh(task)) {
         before = pf_fiber_of(task)->before;
         t = task;
     }
@@ -41,7 +41,7 @@ pf_queue_remove(pf_queue *queue, pf_task *task)
 
 /* The queue holds at least PF_PREFETCH_FROM tasks. */
 void
-pf_prefetch_begin(pf_queue *queue)
+pf_queue_prefetch_begin(pf_queue *queue)
 {
     queue->lines = queue->head->next;
     queue->pages = queue->lines->next->next;

@@ -12,7 +12,7 @@ typedef struct pf_queue {
     pf_task *head;
     pf_task *tail;
     size_t count;
-    /* Cursors of pf_prefetch_queue: the next tasks whose lines, pages and
+    /* Cursors of pf_queue_prefetch: the next tasks whose lines, pages and
      * fields it will ask for.  They are invalid while `fields` is NULL. */
     pf_task *lines;
     pf_task *pages;
@@ -38,7 +38,7 @@ pf_queue_push_front(pf_queue *queue, pf_task *task)
     task->next = queue->head;
     if (queue->head == NULL) {
         queue->tail = task;
-    } else if (pf_is_fresh(queue->head)) {
+    } else if (pf_task_is_fresh(queue->head)) {
         pf_fiber_of(queue->head)->before = task;
     }
     queue->head = task;
@@ -93,7 +93,7 @@ void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
 #define PF_CACHE_LINE 64
 
 static PF_ALWAYS_INLINE void
-pf_prefetch_run(const char *from, int bytes)
+pf_queue_prefetch_run(const char *from, int bytes)
 {
     for (int i = 0; from != NULL && i < bytes; i += PF_CACHE_LINE) {
         PF_PREFETCH(from + i);
@@ -102,28 +102,29 @@ pf_prefetch_run(const char *from, int bytes)
 
 /* NULL: it has not run yet, never gets one, or is a thread's own fiber. */
 static PF_ALWAYS_INLINE const pf_stack *
-pf_stack_of(pf_task *task)
+pf_queue_stack_of(pf_task *task)
 {
     return task->has_stack ? pf_fiber_of(task)->stack : NULL;
 }
 
 /* What the pointer at this offset leads to; NULL: it has begun nothing. */
 static PF_ALWAYS_INLINE const char *
-pf_pointee(pf_task *task, size_t offset)
+pf_queue_pointee(pf_task *task, size_t offset)
 {
-    return offset == 0 || pf_is_fresh(task)
+    return offset == 0 || pf_task_is_fresh(task)
                ? NULL
                : *(const char **)(void *)((char *)task + offset);
 }
 
 static PF_ALWAYS_INLINE void
-pf_prefetch_page(pf_task *task)
+pf_queue_prefetch_page(pf_task *task)
 {
-    const pf_stack *stack = pf_stack_of(task);
+    const pf_stack *stack = pf_queue_stack_of(task);
     if (stack != NULL) {
         PF_PREFETCH(stack + 1);
     } else if (!task->has_stack) {
-        pf_prefetch_run(pf_pointee(task, pf_ops_of(task)->reads), 1);
+        pf_queue_prefetch_run(
+            pf_queue_pointee(task, pf_task_ops_of(task)->reads), 1);
         PF_PREFETCH((const char *)task + 2 * PF_CACHE_LINE); /* `releases` */
     }
 }
@@ -132,7 +133,7 @@ pf_prefetch_page(pf_task *task)
  * and the header of the pool that gets it back.  (CPython's pools lie at such
  * multiples, so that their headers push each other out of the cache.) */
 static PF_ALWAYS_INLINE void
-pf_prefetch_released(const char *object)
+pf_queue_prefetch_released(const char *object)
 {
     if (object == NULL) {
         return;
@@ -145,45 +146,47 @@ pf_prefetch_released(const char *object)
 /* A packed fiber, or a task of a kind that has no stacks: the lines of its
  * object in front of the task's, too. */
 static PF_ALWAYS_INLINE void
-pf_prefetch_reads(pf_task *task)
+pf_queue_prefetch_reads(pf_task *task)
 {
-    const pf_task_ops *ops = pf_ops_of(task);
-    pf_prefetch_run(pf_pointee(task, ops->reads), PF_PREFETCH_READS);
+    const pf_task_ops *ops = pf_task_ops_of(task);
+    pf_queue_prefetch_run(pf_queue_pointee(task, ops->reads),
+                          PF_PREFETCH_READS);
     if (ops->releases != 0) {
-        pf_prefetch_released(pf_pointee(task, ops->releases));
+        pf_queue_prefetch_released(pf_queue_pointee(task, ops->releases));
         PF_PREFETCH((const char *)task - PF_CACHE_LINE);
         PF_PREFETCH((const char *)task - PF_CACHE_LINE - PF_CACHE_LINE / 2);
     }
 }
 
 static PF_ALWAYS_INLINE void
-pf_prefetch_lines(pf_task *task, const pf_host *host)
+pf_queue_prefetch_lines(pf_task *task, const pf_host *host)
 {
-    const pf_stack *stack = pf_stack_of(task);
+    const pf_stack *stack = pf_queue_stack_of(task);
     if (!task->has_stack) {
-        pf_prefetch_reads(task);
+        pf_queue_prefetch_reads(task);
     }
     if (stack == NULL) {
         return;
     }
     const char *room = (const char *)(stack + 1); /* after its header */
-    pf_prefetch_run(pf_fiber_of(task)->context.handle, PF_PREFETCH_FRAMES);
+    pf_queue_prefetch_run(pf_fiber_of(task)->context.handle,
+                          PF_PREFETCH_FRAMES);
     for (int i = 0; i < PF_HOT_LINES; i++) {
         PF_PREFETCH(room + host->hot_lines[i]);
     }
 }
 
-void pf_prefetch_begin(pf_queue *queue);
+void pf_queue_prefetch_begin(pf_queue *queue);
 
 static PF_ALWAYS_INLINE void
-pf_prefetch_queue(pf_queue *queue, const pf_host *host, uint64_t turn)
+pf_queue_prefetch(pf_queue *queue, const pf_host *host, uint64_t turn)
 {
     if (queue->count < PF_PREFETCH_FROM) {
         queue->fields = NULL;
         return;
     }
     if (queue->fields == NULL) { /* at the beginning, and if it met the end */
-        pf_prefetch_begin(queue);
+        pf_queue_prefetch_begin(queue);
     }
     queue->fields = queue->fields->next;
     if (queue->fields == NULL) { /* many were put in front: start over */
@@ -192,11 +195,11 @@ pf_prefetch_queue(pf_queue *queue, const pf_host *host, uint64_t turn)
     PF_PREFETCH(queue->fields);
     PF_PREFETCH((const char *)queue->fields + PF_CACHE_LINE);
     if (turn % 2 == 0) {
-        pf_prefetch_page(queue->pages);
-        pf_prefetch_page(queue->pages->next);
+        pf_queue_prefetch_page(queue->pages);
+        pf_queue_prefetch_page(queue->pages->next);
         queue->pages = queue->pages->next->next;
     }
-    pf_prefetch_lines(queue->lines, host);
+    pf_queue_prefetch_lines(queue->lines, host);
     queue->lines = queue->lines->next;
 }
 

@@ -22,14 +22,14 @@ pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
     s->thread = thread;
     s->hub = thread->current;
     s->until_poll = PF_POLL_EVERY;
-    s->looked_at = pf_monotonic();
-    s->poller = pf_default_poller_new(&error);
+    s->looked_at = pf_clock_monotonic();
+    s->poller = pf_poller_new_default(&error);
     pf_descriptors_init(&s->descriptors, s->poller);
     return error;
 }
 
 /* Messages still in the inbox are not run and not freed: the host empties it
- * with pf_poll once no thread can post any more. */
+ * with pf_scheduler_poll once no thread can post any more. */
 void
 pf_scheduler_finish(pf_scheduler *s)
 {
@@ -91,13 +91,14 @@ may_pass(pf_scheduler *s)
 }
 
 bool
-pf_prefer(pf_scheduler *s, pf_task *task)
+pf_scheduler_prefer(pf_scheduler *s, pf_task *task)
 {
-    if (!pf_is_fresh(task)) {
+    if (!pf_task_is_fresh(task)) {
         return false;
     }
     pf_task *first = s->ready.head;
-    if (first == pf_hub_task(s)) { /* marks the end of a pass, not a turn */
+    if (first ==
+        pf_scheduler_hub_task(s)) { /* marks the end of a pass, not a turn */
         first = first->next;
     }
     if (task == first || !may_pass(s)) {
@@ -109,10 +110,10 @@ pf_prefer(pf_scheduler *s, pf_task *task)
 }
 
 bool
-pf_wake_next(pf_scheduler *s, pf_task *task, pf_wake why)
+pf_scheduler_wake_next(pf_scheduler *s, pf_task *task, pf_wake why)
 {
     if (task->state != PF_PARKED || !may_pass(s)) {
-        return pf_wake_task(s, task, why);
+        return pf_scheduler_wake(s, task, why);
     }
     task->wake = (uint8_t)why;
     make_ready_in_front(s, task);
@@ -151,7 +152,8 @@ fire(pf_scheduler *s, pf_timer *timer)
     s->timeouts++;
     if (timer->kind == PF_TIMER_TASK) {
         pf_task *task = container_of(timer, pf_task, timer);
-        pf_wake_task(s, task, PF_WAKE_TIMEOUT); /* woken before? no harm */
+        pf_scheduler_wake(s, task,
+                          PF_WAKE_TIMEOUT); /* woken before? no harm */
     } else {
         pf_timer_call *call = container_of(timer, pf_timer_call, timer);
         call->fire(call, s);
@@ -166,7 +168,7 @@ fire_timers(pf_scheduler *s)
     if (s->timers.count == 0) {
         return;
     }
-    int64_t now = s->looked_at = pf_now(s);
+    int64_t now = s->looked_at = pf_scheduler_now(s);
     uint64_t end = s->timers.sequence;
     while (s->timers.count != 0 && s->timers.heap[0].sequence < end) {
         pf_timer *timer = s->pop_due == NULL
@@ -190,7 +192,7 @@ deliver(pf_scheduler *s, int found)
 }
 
 void
-pf_look(pf_scheduler *s)
+pf_scheduler_look(pf_scheduler *s)
 {
     s->until_poll = PF_POLL_EVERY;
     deliver(s, s->poller->ops->wait(s->poller, 0));
@@ -199,13 +201,13 @@ pf_look(pf_scheduler *s)
 /* Messages bring it here at any switch; a system call is due only when the
  * count of switches has run out. */
 void
-pf_poll(pf_scheduler *s)
+pf_scheduler_poll(pf_scheduler *s)
 {
     bool due = s->until_poll == 0;
     if (due) {
         s->until_poll = PF_POLL_EVERY;
         if (s->switches % PF_CLOCK_EVERY < PF_POLL_EVERY) {
-            s->looked_at = pf_now(s);
+            s->looked_at = pf_scheduler_now(s);
         }
     }
     if (s->probe != NULL) {
@@ -214,7 +216,7 @@ pf_poll(pf_scheduler *s)
     take_messages(s);
     fire_timers(s);
     if (due && pf_poller_busy(s->poller)) {
-        pf_look(s);
+        pf_scheduler_look(s);
     }
 }
 
@@ -223,15 +225,15 @@ pf_poll(pf_scheduler *s)
 static void
 run_next(pf_scheduler *s, pf_fiber *self)
 {
-    pf_fiber *to = pf_next(s);
+    pf_fiber *to = pf_scheduler_next(s);
     if (to != self) {
-        pf_switch(s->thread, to);
+        pf_fiber_switch(s->thread, to);
     }
     self->task.state = PF_RUNNING;
 }
 
 int
-pf_park(pf_scheduler *s, int64_t deadline)
+pf_scheduler_park(pf_scheduler *s, int64_t deadline)
 {
     pf_fiber *self = s->thread->current;
     assert(self != s->hub);
@@ -248,16 +250,16 @@ pf_park(pf_scheduler *s, int64_t deadline)
 }
 
 void
-pf_yield(pf_scheduler *s)
+pf_scheduler_yield(pf_scheduler *s)
 {
     pf_fiber *self = s->thread->current;
     self->task.wake = PF_WAKE_NORMAL;
-    pf_make_ready(s, &self->task);
+    pf_scheduler_make_ready(s, &self->task);
     run_next(s, self);
 }
 
 void
-pf_run_now(pf_scheduler *s, pf_task *fresh)
+pf_scheduler_run_now(pf_scheduler *s, pf_task *fresh)
 {
     pf_fiber *self = s->thread->current;
     self->task.wake = PF_WAKE_NORMAL;
@@ -278,7 +280,7 @@ time_left(pf_scheduler *s, int64_t deadline)
     if (first == PF_NEVER) {
         return PF_NEVER;
     }
-    int64_t now = pf_now(s);
+    int64_t now = pf_scheduler_now(s);
     return first > now ? first - now : 0;
 }
 
@@ -316,9 +318,9 @@ block(pf_scheduler *s, int64_t timeout)
 static bool
 nothing_happens(pf_scheduler *s)
 {
-    uint64_t before = pf_happened(s);
-    pf_poll(s);
-    return s->ready.head == NULL && pf_happened(s) == before;
+    uint64_t before = pf_scheduler_happened(s);
+    pf_scheduler_poll(s);
+    return s->ready.head == NULL && pf_scheduler_happened(s) == before;
 }
 
 static bool
@@ -336,13 +338,13 @@ came_at_once(pf_scheduler *s, int64_t timeout)
     if (!pf_spin_pays(&s->spin) || timeout <= PF_SPIN_NS) {
         return false;
     }
-    int64_t until = pf_monotonic() + PF_SPIN_NS;
+    int64_t until = pf_clock_monotonic() + PF_SPIN_NS;
     do {
         PF_TEST_POINT();
         for (int i = 0; i < 16 && !has_mail(s); i++) {
             pf_spin_rest();
         }
-    } while (!has_mail(s) && pf_monotonic() < until);
+    } while (!has_mail(s) && pf_clock_monotonic() < until);
     bool came = has_mail(s);
     pf_spin_tried(&s->spin, came);
     if (came) {
@@ -358,9 +360,9 @@ sleep_on(pf_scheduler *s, int64_t timeout)
     if (!s->spin.allowed) {
         return block(s, timeout);
     }
-    int64_t began = pf_monotonic();
+    int64_t began = pf_clock_monotonic();
     int found = block(s, timeout);
-    pf_spin_slept(&s->spin, pf_monotonic() - began, has_mail(s));
+    pf_spin_slept(&s->spin, pf_clock_monotonic() - began, has_mail(s));
     return found;
 }
 
@@ -374,10 +376,10 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
     PF_TEST_POINT();
     s->until_poll = PF_POLL_EVERY; /* this was a check */
     deliver(s, found);
-    if (s->timers.count == 0) { /* else pf_poll reads the clock */
-        s->looked_at = pf_now(s);
+    if (s->timers.count == 0) { /* else pf_scheduler_poll reads the clock */
+        s->looked_at = pf_scheduler_now(s);
     }
-    pf_poll(s);
+    pf_scheduler_poll(s);
     return found < 0 ? found : 0;
 }
 
@@ -424,8 +426,8 @@ void
 pf_scheduler_resume(pf_scheduler *s)
 {
     pf_store(&s->sleeping, 0);
-    s->looked_at = pf_now(s);
-    pf_look(s);
+    s->looked_at = pf_scheduler_now(s);
+    pf_scheduler_look(s);
 }
 
 bool
@@ -457,7 +459,7 @@ pf_scheduler_run(pf_scheduler *s)
 /* ---------------------------------------------- from other threads --- */
 
 bool
-pf_post(pf_scheduler *s, pf_message *message)
+pf_scheduler_post(pf_scheduler *s, pf_message *message)
 {
     pf_pushed pushed = pf_inbox_push(&s->inbox, message);
     PF_TEST_POINT();
@@ -477,7 +479,7 @@ more_was_posted(pf_scheduler *s, pf_task *task)
     uint8_t seen = PF_POST_BUSY;
     PF_TEST_POINT();
     return !pf_cas_byte(&task->posted, &seen, 0) &&
-           !pf_post(s, &task->message);
+           !pf_scheduler_post(s, &task->message);
 }
 
 /* While the task is busy, who posts to it finds bits there, and sends no
@@ -494,7 +496,7 @@ pf_task_arrived(pf_message *message, pf_scheduler *s)
         if (left) { /* nobody is left who could post; it may be freed there */
             pf_store(&task->posted, 0);
         }
-        pf_ops_of(task)->posted(s, task, bits & ~(unsigned)PF_POST_BUSY);
+        pf_task_ops_of(task)->posted(s, task, bits & ~(unsigned)PF_POST_BUSY);
     } while (!left && more_was_posted(s, task));
 }
 
@@ -514,14 +516,14 @@ pf_task_post(pf_scheduler *s, pf_task *task, unsigned bits)
 {
     if (pf_fetch_or(&task->posted, bits) == 0) {
         PF_TEST_POINT();
-        if (!pf_post(s, &task->message)) {
+        if (!pf_scheduler_post(s, &task->message)) {
             (void)pf_take(&task->posted);
         }
     }
 }
 
 void
-pf_hold(pf_scheduler *s)
+pf_scheduler_hold(pf_scheduler *s)
 {
     pf_fetch_add(&s->holds, 1);
 }
@@ -529,7 +531,7 @@ pf_hold(pf_scheduler *s)
 /* The loop may just be deciding to wait because of this hold: it must check
  * again, or it would wait for nothing. */
 void
-pf_release(pf_scheduler *s)
+pf_scheduler_release(pf_scheduler *s)
 {
     if (pf_fetch_sub(&s->holds, 1) == 1) {
         PF_TEST_POINT();

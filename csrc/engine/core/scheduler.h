@@ -2,10 +2,10 @@
  * others wait for.
  *
  * One function for each hard thing:
- *   pf_park           makes the running fiber wait
- *   pf_make_ready     puts a task into the ready queue
- *   pf_next           decides who runs next
- *   pf_post           hands a message to a scheduler from any thread
+ *   pf_scheduler_park           makes the running fiber wait
+ *   pf_scheduler_make_ready     puts a task into the ready queue
+ *   pf_scheduler_next           decides who runs next
+ *   pf_scheduler_post           hands a message to a scheduler from any thread
  *
  * Whose is what: `inbox`, `sleeping`, `nudged`, `holds` and a task's `posted`
  * and `message` are for any thread; all else is its own thread's alone.
@@ -36,7 +36,7 @@ typedef void (*pf_probe_fn)(pf_scheduler *s, void *data);
 typedef pf_timer *(*pf_pop_due_fn)(pf_scheduler *s, int64_t now, void *data);
 
 typedef struct pf_scheduler_stats {
-    uint64_t switches; /* tasks chosen by pf_next */
+    uint64_t switches; /* tasks chosen by pf_scheduler_next */
     uint64_t wakeups;  /* tasks made ready */
     uint64_t messages; /* taken from the inbox */
     uint64_t timeouts; /* timers that fired */
@@ -62,9 +62,10 @@ struct pf_scheduler {
     void *pick_data;
     pf_clock_fn clock; /* NULL: the monotonic clock */
     void *clock_data;
-    pf_probe_fn probe;       /* NULL: none */
-    pf_pop_due_fn pop_due;   /* NULL: the earliest; data is pick_data */
-    PF_ATOMIC(size_t) holds; /* expected wake-ups from outside; see pf_hold */
+    pf_probe_fn probe;     /* NULL: none */
+    pf_pop_due_fn pop_due; /* NULL: the earliest; data is pick_data */
+    PF_ATOMIC(size_t)
+        holds; /* expected wake-ups from outside; see pf_scheduler_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
     uint64_t events; /* reported by the poller */
     pf_spin spin;
@@ -76,7 +77,7 @@ struct pf_scheduler {
 
 /* Changes when something has come from outside, or a time has passed. */
 static inline uint64_t
-pf_happened(const pf_scheduler *s)
+pf_scheduler_happened(const pf_scheduler *s)
 {
     return s->messages + s->timeouts + s->events;
 }
@@ -88,29 +89,30 @@ void pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller);
 void pf_scheduler_stats_get(const pf_scheduler *s, pf_scheduler_stats *stats);
 
 static inline int64_t
-pf_now(pf_scheduler *s)
+pf_scheduler_now(pf_scheduler *s)
 {
-    return s->clock == NULL ? pf_monotonic() : s->clock(s->clock_data);
+    return s->clock == NULL ? pf_clock_monotonic() : s->clock(s->clock_data);
 }
 
 /* The hub as an entry of the queue; NULL: there is none. */
 static inline pf_task *
-pf_hub_task(const pf_scheduler *s)
+pf_scheduler_hub_task(const pf_scheduler *s)
 {
     return (pf_task *)(void *)s->hub;
 }
 
 /* The hub, in its home (see pack.h). */
 static inline pf_fiber *
-pf_hub(const pf_scheduler *s)
+pf_scheduler_hub(const pf_scheduler *s)
 {
-    return s->hub->task.has_stack ? s->hub
-                                  : pf_bring_home_anyhow(s->thread, s->hub);
+    return s->hub->task.has_stack
+               ? s->hub
+               : pf_pack_bring_home_anyhow(s->thread, s->hub);
 }
 
 /* Owner thread only. */
 static inline void
-pf_make_ready(pf_scheduler *s, pf_task *task)
+pf_scheduler_make_ready(pf_scheduler *s, pf_task *task)
 {
     task->state = PF_READY;
     s->wakeups++;
@@ -119,23 +121,23 @@ pf_make_ready(pf_scheduler *s, pf_task *task)
 
 /* A fiber that has never run and has no stack yet. */
 static inline void
-pf_make_ready_fresh(pf_scheduler *s, pf_fiber *fiber)
+pf_scheduler_make_ready_fresh(pf_scheduler *s, pf_fiber *fiber)
 {
     assert(!fiber->task.has_stack);
     fiber->task.wake = PF_WAKE_FRESH;
     fiber->before = s->ready.tail;
-    pf_make_ready(s, &fiber->task);
+    pf_scheduler_make_ready(s, &fiber->task);
 }
 
 /* Wake a parked task: false (and nothing done) unless it is PF_PARKED. */
 static inline bool
-pf_wake_task(pf_scheduler *s, pf_task *task, pf_wake why)
+pf_scheduler_wake(pf_scheduler *s, pf_task *task, pf_wake why)
 {
     if (task->state != PF_PARKED) {
         return false;
     }
     task->wake = (uint8_t)why;
-    pf_make_ready(s, task);
+    pf_scheduler_make_ready(s, task);
     return true;
 }
 
@@ -146,22 +148,22 @@ pf_wake_task(pf_scheduler *s, pf_task *task, pf_wake why)
  * helping" in Java's fork/join pools; Go's `runnext` and tokio's LIFO slot do
  * the same for wake-ups.)  To prevent starvation, after this many in a row
  * none passes until the task that has been in the queue longest has had a
- * turn; pf_run_now does not count as a turn.  Skynet, per leaf: 1.9 us in
+ * turn; pf_scheduler_run_now does not count as a turn.  Skynet, per leaf: 1.9 us in
  * order, 0.8 like this. */
 #define PF_MAY_PASS 256
 
 /* The running fiber is about to wait for the end of `task`: put that in front
  * of the queue.  False: it was not moved, because it is in front already, is
  * no longer fresh, or others have been passed too often. */
-bool pf_prefer(pf_scheduler *s, pf_task *task);
-/* As pf_wake_task, but it passes the others if it may. */
-bool pf_wake_next(pf_scheduler *s, pf_task *task, pf_wake why);
+bool pf_scheduler_prefer(pf_scheduler *s, pf_task *task);
+/* As pf_scheduler_wake, but it passes the others if it may. */
+bool pf_scheduler_wake_next(pf_scheduler *s, pf_task *task, pf_wake why);
 
 /* Take messages, fire due timers; at every PF_POLL_EVERY-th switch check a
  * busy poller, too; never blocks. */
-void pf_poll(pf_scheduler *s);
+void pf_scheduler_poll(pf_scheduler *s);
 /* Check the poller now; never blocks. */
-void pf_look(pf_scheduler *s);
+void pf_scheduler_look(pf_scheduler *s);
 
 /* Switches between two checks of the timers. */
 #if defined(PYFIBER_HARDTEST)
@@ -175,22 +177,22 @@ void pf_look(pf_scheduler *s);
 
 /* The system's work in between has driven the next one out of the cache. */
 static PF_ALWAYS_INLINE void
-pf_prefetch_next(const pf_scheduler *s)
+pf_scheduler_prefetch_next(const pf_scheduler *s)
 {
     if (s->ready.head != NULL) {
-        pf_prefetch_lines(s->ready.head, s->thread->host);
+        pf_queue_prefetch_lines(s->ready.head, s->thread->host);
     }
 }
 
-/* pf_next, if the task that it takes has a fiber for its turn; or NULL. */
+/* pf_scheduler_next, if the task that it takes has a fiber for its turn; or NULL. */
 static inline pf_fiber *
-pf_next_or_none(pf_scheduler *s)
+pf_scheduler_next_or_none(pf_scheduler *s)
 {
     if (--s->until_poll == 0 || pf_inbox_pending(&s->inbox)) {
-        pf_poll(s);
+        pf_scheduler_poll(s);
     }
     if (s->ready.head == NULL) {
-        return pf_hub(s);
+        return pf_scheduler_hub(s);
     }
     s->switches++;
     if (s->ahead != 0) {
@@ -201,7 +203,7 @@ pf_next_or_none(pf_scheduler *s)
     pf_task *next;
     if (s->pick == NULL) {
         next = pf_queue_pop(&s->ready);
-        pf_prefetch_queue(&s->ready, s->thread->host, s->switches);
+        pf_queue_prefetch(&s->ready, s->thread->host, s->switches);
     } else { /* it may take one from the middle, under a cursor */
         next = s->pick(s, s->pick_data);
         s->ready.fields = NULL;
@@ -209,34 +211,34 @@ pf_next_or_none(pf_scheduler *s)
     if (next->has_stack) {
         return pf_fiber_of(next);
     }
-    if (pf_is_fresh(next)) {
+    if (pf_task_is_fresh(next)) {
         next->wake = PF_WAKE_NONE;
     }
-    return pf_ops_of(next)->first(s, next);
+    return pf_task_ops_of(next)->first(s, next);
 }
 
 /* The fiber to run next, removed from the queue; the hub if none is ready. */
 static inline pf_fiber *
-pf_next(pf_scheduler *s)
+pf_scheduler_next(pf_scheduler *s)
 {
     pf_fiber *next;
     do {
-        next = pf_next_or_none(s);
+        next = pf_scheduler_next_or_none(s);
     } while (next == NULL);
     return next;
 }
 
-/* The running fiber waits until pf_wake_task, or until `deadline` of the
+/* The running fiber waits until pf_scheduler_wake, or until `deadline` of the
  * scheduler's clock (PF_NEVER: no deadline).  Returns why it runs again; -1:
  * no memory for the timer, nothing happened. */
-int pf_park(pf_scheduler *s, int64_t deadline);
+int pf_scheduler_park(pf_scheduler *s, int64_t deadline);
 
 /* The running fiber goes to the back of the queue. */
-void pf_yield(pf_scheduler *s);
+void pf_scheduler_yield(pf_scheduler *s);
 
 /* A new fiber runs at once; the running one continues before all others when
  * the new one waits or ends.  (A `pick` may choose otherwise.) */
-void pf_run_now(pf_scheduler *s, pf_task *fresh);
+void pf_scheduler_run_now(pf_scheduler *s, pf_task *fresh);
 
 /* For the hub, with an empty ready queue: block until a message, a timer, the
  * poller or `deadline`.  0, or -errno. */
@@ -269,12 +271,12 @@ void pf_scheduler_run(pf_scheduler *s);
 
 /* From any thread, no lock held: message->ops->run runs on the scheduler's
  * thread.  False if the scheduler is closed: the caller keeps the message. */
-bool pf_post(pf_scheduler *s, pf_message *message);
+bool pf_scheduler_post(pf_scheduler *s, pf_message *message);
 
 /* A hold means that something outside will wake this scheduler: meanwhile an
  * idle loop waits instead of reporting a deadlock.  Any thread. */
-void pf_hold(pf_scheduler *s);
-void pf_release(pf_scheduler *s);
+void pf_scheduler_hold(pf_scheduler *s);
+void pf_scheduler_release(pf_scheduler *s);
 
 /* In the child of fork, on the surviving thread. */
 int pf_scheduler_after_fork(pf_scheduler *s);

@@ -39,7 +39,7 @@ typedef enum pf_state {
     PF_DONE,
 } pf_state;
 
-/* Why pf_park returned. */
+/* Why pf_scheduler_park returned. */
 typedef enum pf_wake {
     PF_WAKE_NONE,
     PF_WAKE_NORMAL,
@@ -65,7 +65,7 @@ typedef struct pf_task_ops {
     void (*reap)(pf_thread *thread, pf_fiber *self);
     /* Bits posted by pf_task_post arrive, on the owner thread. */
     void (*posted)(pf_scheduler *s, pf_task *task, unsigned bits);
-    /* For pf_prefetch_queue, where a task has no stack: the offsets, after the
+    /* For pf_queue_prefetch, where a task has no stack: the offsets, after the
      * task, of pointers to what its turn will read, and to an object that it
      * then lets go of; 0: none. */
     size_t reads, releases;
@@ -76,13 +76,13 @@ typedef struct pf_task_ops {
  *   is PF_PARKED keeps its time in the same place.
  * - the timer is armed only while the task is parked or made ready by it.
  * - `has_stack`: it is a fiber that can be switched to, because it is a
- *   thread's own or its bytes are on its stack (not packed: pack.h).  So pf_next
+ *   thread's own or its bytes are on its stack (not packed: pack.h).  So pf_scheduler_next
  *   calls no operation in the usual case.
  * - all fields except `message` and `posted` belong to the owner thread (in
  *   the binding: while it holds the GIL).
  */
 struct pf_task {
-    pf_message message;      /* for wake-ups from other threads; pf_ops_of */
+    pf_message message; /* for wake-ups from other threads; pf_task_ops_of */
     pf_scheduler *scheduler; /* NULL: raw, its user switches it */
     union {
         pf_task *next;
@@ -91,12 +91,12 @@ struct pf_task {
     PF_ATOMIC(uint8_t) posted; /* bits on their way; see pf_task_post */
     uint8_t wake;              /* pf_wake */
     uint8_t state;             /* pf_state ... */
-    bool has_stack;            /* ... which pf_is_suspended reads with it */
+    bool has_stack; /* ... which pf_task_is_suspended reads with it */
     pf_timer timer;
 };
 
 static inline const pf_task_ops *
-pf_ops_of(const pf_task *task)
+pf_task_ops_of(const pf_task *task)
 {
     return (const pf_task_ops *)(const void *)task->message.ops;
 }
@@ -109,17 +109,17 @@ pf_task_set_ops(pf_task *task, const pf_task_ops *ops)
 
 /* Left by a direct switch, and not packed: with one comparison. */
 static inline bool
-pf_is_suspended(const pf_task *task)
+pf_task_is_suspended(const pf_task *task)
 {
     static const uint8_t wanted[2] = {PF_SUSPENDED, true};
     return memcmp(&task->state, wanted, sizeof wanted) == 0;
 }
 _Static_assert(offsetof(pf_task, has_stack) == offsetof(pf_task, state) + 1,
-               "pf_is_suspended compares both");
+               "pf_task_is_suspended compares both");
 
 /* In a ready queue for the first time; only fibers are (see fiber.h). */
 static inline bool
-pf_is_fresh(const pf_task *task)
+pf_task_is_fresh(const pf_task *task)
 {
     return task->wake == PF_WAKE_FRESH && task->state == PF_READY;
 }

@@ -4,6 +4,6 @@
 
 /* Have `at_end` called once when the calling thread ends, or when it calls
  * exit().  Always the same function.  Never called on Windows. */
-void pf_watch_thread_end(void (*at_end)(void));
+void pf_thread_end_watch(void (*at_end)(void));
 
 #endif

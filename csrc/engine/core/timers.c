@@ -104,7 +104,7 @@ static int
 resize(pf_timers *timers, uint32_t capacity)
 {
     pf_timer_entry *heap =
-        pf_realloc(timers->heap, (size_t)capacity * sizeof *heap);
+        pf_memory_realloc(timers->heap, (size_t)capacity * sizeof *heap);
     if (heap == NULL) {
         return -ENOMEM;
     }

@@ -19,7 +19,7 @@ struct pf_scheduler;
 /* The instant `ns` (not negative) after `now`, which a custom clock may count
  * from anywhere; PF_NEVER: beyond the end of time. */
 static inline int64_t
-pf_later(int64_t now, int64_t ns)
+pf_timers_later(int64_t now, int64_t ns)
 {
     return ns >= PF_NEVER - (now > 0 ? now : 0) ? PF_NEVER : now + ns;
 }

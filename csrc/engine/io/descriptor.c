@@ -16,7 +16,7 @@
 #define MOST_NUMBERS ((size_t)1 << 26)
 
 uint64_t
-pf_new_owner(void)
+pf_descriptor_new_owner(void)
 {
     static PF_ATOMIC(size_t) last; /* shared, one word */
     return (uint64_t)pf_fetch_add(&last, 1) + 1;
@@ -195,7 +195,7 @@ grow(pf_descriptors *table, size_t place)
     while (size <= place) {
         size *= 2;
     }
-    pf_descriptor **records = pf_calloc(size, sizeof *records);
+    pf_descriptor **records = pf_memory_calloc(size, sizeof *records);
     if (records == NULL) {
         return -ENOMEM;
     }
@@ -225,7 +225,7 @@ record_of(pf_descriptors *table, intptr_t number, pf_descriptor **at)
         return -ENOMEM;
     }
     if (table->records[place] == NULL) {
-        pf_descriptor *fresh = pf_malloc(sizeof *fresh);
+        pf_descriptor *fresh = pf_memory_malloc(sizeof *fresh);
         if (fresh == NULL) {
             return -ENOMEM;
         }
@@ -328,7 +328,7 @@ ask_for(pf_descriptor *at, unsigned interest)
 static int
 watch_foreign(pf_descriptor *at, pf_direction direction)
 {
-    return ask_for(at, awaited_events(at) | pf_event_of(direction));
+    return ask_for(at, awaited_events(at) | pf_descriptor_event(direction));
 }
 
 /* Of a number with an owner what is remembered is forgotten, and the edge armed

@@ -42,7 +42,7 @@ typedef enum pf_direction {
 
 /* What a direction is among the poller's events. */
 static inline unsigned
-pf_event_of(pf_direction direction)
+pf_descriptor_event(pf_direction direction)
 {
     return direction == PF_READING ? PF_IO_READ : PF_IO_WRITE;
 }
@@ -90,7 +90,7 @@ struct pf_descriptors {
 #endif
 
 /* A number for a new owner, never used before; any thread. */
-uint64_t pf_new_owner(void);
+uint64_t pf_descriptor_new_owner(void);
 
 /* For the scheduler. */
 void pf_descriptors_init(pf_descriptors *table, pf_poller *poller);
@@ -138,13 +138,13 @@ void pf_descriptor_end_waits(pf_descriptor *at, struct pf_scheduler *s,
 static inline void
 pf_descriptor_blocked(pf_descriptor *at, pf_direction direction)
 {
-    at->ready &= (uint8_t)~pf_event_of(direction);
+    at->ready &= (uint8_t)~pf_descriptor_event(direction);
 }
 
 static inline bool
 pf_descriptor_may(const pf_descriptor *at, pf_direction direction)
 {
-    return (at->ready & pf_event_of(direction)) != 0;
+    return (at->ready & pf_descriptor_event(direction)) != 0;
 }
 
 /* Stand in line, or with `wait->every` beside it.  0: the wait's `wake` will be

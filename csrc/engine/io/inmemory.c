@@ -12,7 +12,7 @@
 pf_end *
 pf_end_new(struct pf_scheduler *s, bool tcp, size_t room)
 {
-    pf_end *end = pf_calloc(1, sizeof *end);
+    pf_end *end = pf_memory_calloc(1, sizeof *end);
     if (end != NULL) {
         pf_descriptor_init(&end->at);
         end->s = s;
@@ -73,7 +73,7 @@ has_room_for(pf_end *end, size_t more)
     if (size == end->size) {
         return true;
     }
-    char *bytes = pf_malloc(size);
+    char *bytes = pf_memory_malloc(size);
     if (bytes == NULL) {
         return false;
     }

@@ -21,7 +21,7 @@ typedef struct pf_net_ops {
 } pf_net_ops;
 
 /* Those of the system; `end` is not used. */
-extern const pf_net_ops pf_system_net;
+extern const pf_net_ops pf_net_system;
 
 /* A connection of a listener: its number, which never blocks and is closed in
  * programs that this one becomes; the address, of which `size` bytes are there

@@ -121,6 +121,6 @@ pf_poller_busy(const pf_poller *poller)
 /* NULL and -errno in *error if descriptors ran out; on POSIX also -ENOSYS, if
  * PYFIBER_POLLER in the environment (epoll, kqueue, poll) allows none that the
  * system has. */
-pf_poller *pf_default_poller_new(int *error);
+pf_poller *pf_poller_new_default(int *error);
 
 #endif

@@ -12,7 +12,7 @@ pf_guard_kind pf_guard(char *low, size_t size);
 
 /* Make them usable, however they were guarded.  Safe in a signal handler.
  * False if the system refuses. */
-bool pf_unguard(char *low, size_t size);
+bool pf_guard_remove(char *low, size_t size);
 
 /* Close the stack's open reserve, which is no longer in use. */
 void pf_guard_reserve(pf_stack *stack);

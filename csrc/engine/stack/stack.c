@@ -4,11 +4,11 @@
 #include "engine/base/memory.h"
 
 #if defined(PYFIBER_HARDTEST)
-long pf_fail_allocation;
+long pf_memory_fail;
 #endif
 
 const char *
-pf_guard_name(pf_guard_kind kind)
+pf_stack_guard_name(pf_guard_kind kind)
 {
     switch (kind) {
     case PF_GUARD_NONE:

@@ -154,7 +154,7 @@ bool pf_stack_is_shared(const pf_stack *stack); /* several are at home there */
 /* As pf_stack_release, by one who is not the occupant. */
 void pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack);
 
-/* For a thread that is idle at `now` (pf_monotonic): returns the memory that
+/* For a thread that is idle at `now` (pf_clock_monotonic): returns the memory that
  * an earlier load left.  The result is when to call again; INT64_MAX: not
  * before the pool is used. */
 int64_t pf_stack_pool_decay(pf_stack_pool *pool, int64_t now);
@@ -173,9 +173,9 @@ pf_limit pf_stack_pool_limit(const pf_stack_pool *pool);
 size_t pf_stack_min(size_t room_size);
 /* The slot size that pf_stack_pool_new makes of this one. */
 size_t pf_stack_slot_size(size_t slot_size, size_t room_size);
-size_t pf_page_size(void);
+size_t pf_stack_page_size(void);
 pf_guard_kind pf_stack_guard_kind(void);
-const char *pf_guard_name(pf_guard_kind kind);
+const char *pf_stack_guard_name(pf_guard_kind kind);
 const char *pf_limit_name(pf_limit limit);
 
 /* Is `address` in the guard of this stack? (for the fault handler) */

@@ -159,7 +159,7 @@ ask_system(pf_watch *watch, int most, int64_t timeout_ns)
         watch->coarse = true;
     }
     return epoll_wait(watch->fd, watch->buffer, most,
-                      pf_milliseconds(timeout_ns));
+                      pf_watch_milliseconds(timeout_ns));
 }
 
 static int

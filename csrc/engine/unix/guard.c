@@ -58,7 +58,7 @@ guards(char *page)
 static pf_guard_kind
 probe_guard_kind(void)
 {
-    size_t size = pf_page_size();
+    size_t size = pf_stack_page_size();
 #if PF_VALGRIND
     if (RUNNING_ON_VALGRIND) { /* it reads stacks and knows only mprotect */
         return PF_GUARD_MPROTECT;
@@ -123,7 +123,7 @@ pf_guard(char *low, size_t size)
         install_guard_region(low, size)) {
         return PF_GUARD_MADVISE;
     }
-    if (pf_refused() || mprotect(low, size, PROT_NONE) != 0) {
+    if (pf_memory_refused() || mprotect(low, size, PROT_NONE) != 0) {
         return PF_GUARD_NONE;
     }
     return PF_GUARD_MPROTECT;
@@ -131,7 +131,7 @@ pf_guard(char *low, size_t size)
 
 /* Each call is harmless if the other kind of guard was used. */
 bool
-pf_unguard(char *low, size_t size)
+pf_guard_remove(char *low, size_t size)
 {
     if (pf_stack_guard_kind() == PF_GUARD_MADVISE) {
         remove_guard_region(low, size);

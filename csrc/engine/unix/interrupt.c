@@ -38,13 +38,13 @@ static PF_ATOMIC(request *) wanted;
 static bool installed;
 
 uintptr_t
-pf_this_native_thread(void)
+pf_interrupt_this_thread(void)
 {
     return (uintptr_t)pthread_self();
 }
 
 void
-pf_refuse_signals(void)
+pf_interrupt_refuse_signals(void)
 {
     sigset_t all;
     sigfillset(&all);
@@ -180,7 +180,7 @@ one_frame(struct _Unwind_Context *context, void *data)
 }
 
 size_t
-pf_native_stack(void **places, size_t most)
+pf_interrupt_native_stack(void **places, size_t most)
 {
     walk w = {.places = places, .most = most};
     if (pf_context_between()) {
@@ -193,7 +193,7 @@ pf_native_stack(void **places, size_t most)
 #else
 
 size_t
-pf_native_stack(void **places, size_t most)
+pf_interrupt_native_stack(void **places, size_t most)
 {
     (void)places;
     (void)most;
@@ -210,7 +210,7 @@ last_part(const char *path)
 }
 
 size_t
-pf_native_name(void *place, char *text, size_t size)
+pf_interrupt_native_name(void *place, char *text, size_t size)
 {
     Dl_info found;
     int n;

@@ -16,7 +16,7 @@
 #define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
 
 size_t
-pf_page_size(void)
+pf_stack_page_size(void)
 {
     static PF_ATOMIC(size_t) known; /* the same for all threads */
     size_t size = pf_load_relaxed(&known);
@@ -28,37 +28,40 @@ pf_page_size(void)
 }
 
 size_t
-pf_tail_size(size_t room_size)
+pf_layout_tail_size(size_t room_size)
 {
-    size_t lead = pf_page_size() - ABOVE_HEADER;
+    size_t lead = pf_stack_page_size() - ABOVE_HEADER;
     size_t above = lead + (PF_COLOURS - 1) * PF_COLOUR_STEP +
-                   pf_round_up(sizeof(pf_stack), 16) + room_size;
-    return pf_round_up(above, pf_page_size()) - lead;
+                   pf_layout_round_up(sizeof(pf_stack), 16) + room_size;
+    return pf_layout_round_up(above, pf_stack_page_size()) - lead;
 }
 
 /* An eighth: enough for the code between the fault and the exception (the
  * host's handler), and small enough not to be missed. */
 size_t
-pf_reserve_size(size_t slot_size)
+pf_layout_reserve_size(size_t slot_size)
 {
     size_t size = slot_size / 8;
     size_t most = (size_t)64 << 10;
-    return (size < most ? size : most) / pf_page_size() * pf_page_size();
+    return (size < most ? size : most) / pf_stack_page_size() *
+           pf_stack_page_size();
 }
 
 size_t
 pf_stack_min(size_t room_size)
 {
-    size_t page = pf_page_size();
-    size_t rest = page + LEAST_C_STACK + pf_tail_size(room_size);
-    return pf_round_up(rest + rest / 7, page); /* the rest is seven eighths */
+    size_t page = pf_stack_page_size();
+    size_t rest = page + LEAST_C_STACK + pf_layout_tail_size(room_size);
+    return pf_layout_round_up(rest + rest / 7,
+                              page); /* the rest is seven eighths */
 }
 
 size_t
 pf_stack_slot_size(size_t slot_size, size_t room_size)
 {
     size_t least = pf_stack_min(room_size);
-    return pf_round_up(slot_size < least ? least : slot_size, pf_page_size());
+    return pf_layout_round_up(slot_size < least ? least : slot_size,
+                              pf_stack_page_size());
 }
 
 /* An odd number of pages.  A switch touches the first page of every fiber; at
@@ -66,8 +69,8 @@ pf_stack_slot_size(size_t slot_size, size_t room_size)
  * translation cache (16 sets of 4): 9 ns a switch in a ring of 16 fibers
  * instead of 5.  The extra page, if any, becomes part of the guard. */
 size_t
-pf_stride_of(size_t slot_size)
+pf_layout_stride(size_t slot_size)
 {
-    size_t page = pf_page_size();
+    size_t page = pf_stack_page_size();
     return slot_size / page % 2 == 1 ? slot_size : slot_size + page;
 }

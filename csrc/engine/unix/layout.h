@@ -11,15 +11,15 @@
 
 /* `unit` is a power of two: no division on the way to a stack. */
 static inline size_t
-pf_round_up(size_t n, size_t unit)
+pf_layout_round_up(size_t n, size_t unit)
 {
     return (n + unit - 1) & ~(unit - 1);
 }
 
 /* From the header of colour 0 to the slot's end. */
-size_t pf_tail_size(size_t room_size);
-size_t pf_reserve_size(size_t slot_size);
+size_t pf_layout_tail_size(size_t room_size);
+size_t pf_layout_reserve_size(size_t slot_size);
 /* From slot to slot. */
-size_t pf_stride_of(size_t slot_size);
+size_t pf_layout_stride(size_t slot_size);
 
 #endif

@@ -48,7 +48,7 @@ map(char *place, size_t bytes, int fixed)
 char *
 pf_map_stacks(size_t bytes)
 {
-    return pf_refused() ? NULL : map(NULL, bytes, 0);
+    return pf_memory_refused() ? NULL : map(NULL, bytes, 0);
 }
 
 bool
@@ -73,7 +73,7 @@ read_number(const char *path)
 }
 
 pf_limit
-pf_diagnose(size_t wanted, size_t split_guards)
+pf_map_diagnose(size_t wanted, size_t split_guards)
 {
     size_t maps = read_number("/proc/sys/vm/max_map_count");
     if (maps != 0 && split_guards * 2 > maps / 2) {
@@ -83,7 +83,7 @@ pf_diagnose(size_t wanted, size_t split_guards)
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return PF_LIMIT_MEMORY;
     }
-    size_t used = read_number("/proc/self/statm") * pf_page_size();
+    size_t used = read_number("/proc/self/statm") * pf_stack_page_size();
     if (used != 0 && used + wanted <= limit.rlim_cur) {
         return PF_LIMIT_MEMORY;
     }

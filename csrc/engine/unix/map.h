@@ -15,6 +15,6 @@ bool pf_map_again(char *base, size_t bytes);
 
 /* mmap reports ENOMEM for several reasons: which one was it, for `wanted`
  * bytes in a process with so many guards that split a mapping? */
-pf_limit pf_diagnose(size_t wanted, size_t split_guards);
+pf_limit pf_map_diagnose(size_t wanted, size_t split_guards);
 
 #endif

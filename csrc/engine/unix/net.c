@@ -39,7 +39,7 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
     return n < 0 ? -errno : n;
 }
 
-const pf_net_ops pf_system_net = {system_recv, system_send};
+const pf_net_ops pf_net_system = {system_recv, system_send};
 
 int64_t
 pf_net_accept(intptr_t number, void *address, size_t *size)
@@ -67,6 +67,6 @@ pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)
 {
     short events = direction == PF_READING ? POLLIN : POLLOUT;
     struct pollfd one = {(int)number, events, 0};
-    int rc = poll(&one, 1, pf_milliseconds(timeout_ns));
+    int rc = poll(&one, 1, pf_watch_milliseconds(timeout_ns));
     return rc < 0 ? -errno : rc;
 }

@@ -8,7 +8,7 @@
 #include <time.h>
 
 void
-pf_os_pause(void)
+pf_os_thread_pause(void)
 {
     struct timespec pause = {.tv_nsec = 2000000};
     (void)nanosleep(&pause, NULL);

@@ -34,8 +34,8 @@ poll_arm(pf_watch *watch, const pf_watched *w, int before)
     if (watch->room > watch->capacity) {
         return 0;
     }
-    void *more = pf_realloc(watch->buffer,
-                            (2 * watch->capacity) * sizeof(struct pollfd));
+    void *more = pf_memory_realloc(watch->buffer, (2 * watch->capacity) *
+                                                      sizeof(struct pollfd));
     if (more == NULL) {
         return -ENOMEM;
     }
@@ -117,7 +117,7 @@ ask_system(struct pollfd *list, nfds_t count, int64_t timeout_ns)
                                (long)(timeout_ns % 1000000000)};
     return ppoll(list, count, timeout_ns == PF_NEVER ? NULL : &timeout, NULL);
 #else
-    return poll(list, count, pf_milliseconds(timeout_ns));
+    return poll(list, count, pf_watch_milliseconds(timeout_ns));
 #endif
 }
 

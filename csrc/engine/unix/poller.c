@@ -13,7 +13,7 @@
 #include "engine/base/clock.h"
 
 int64_t
-pf_monotonic(void)
+pf_clock_monotonic(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -21,7 +21,7 @@ pf_monotonic(void)
 }
 
 int64_t
-pf_thread_time(void)
+pf_clock_thread_time(void)
 {
     struct timespec spent;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
@@ -32,7 +32,7 @@ pf_thread_time(void)
  * environment allows one only: for tests, and for whoever suspects the usual
  * one. */
 pf_poller *
-pf_default_poller_new(int *error)
+pf_poller_new_default(int *error)
 {
     const struct {
         const char *name;

@@ -21,7 +21,7 @@ pf_stack_in_reserve(const pf_stack *stack, const void *address)
 static uint32_t
 guarded_after(const pf_stack *stack, const void *address)
 {
-    size_t page = pf_page_size();
+    size_t page = pf_stack_page_size();
     size_t half = stack->reserve / 2 / page * page;
     return (uintptr_t)address < (uintptr_t)stack->area.low + half
                ? 0
@@ -38,7 +38,7 @@ bool
 pf_stack_open_reserve(pf_stack *stack, const void *address)
 {
     uint32_t rest = guarded_after(stack, address);
-    if (!pf_unguard(stack->area.low + rest, stack->guarded - rest)) {
+    if (!pf_guard_remove(stack->area.low + rest, stack->guarded - rest)) {
         return false;
     }
     stack->guarded = rest;
@@ -59,7 +59,7 @@ bool
 pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp)
 {
     return reaches_reserve(stack, sp) ||
-           reaches_reserve(stack, (const char *)sp - pf_page_size());
+           reaches_reserve(stack, (const char *)sp - pf_stack_page_size());
 }
 
 void

@@ -80,7 +80,7 @@ extern PF_ATOMIC(size_t)
 static inline size_t
 pf_slab_guard_size(const pf_stack_pool *pool)
 {
-    return pool->stride - pool->slot_size + pf_page_size();
+    return pool->stride - pool->slot_size + pf_stack_page_size();
 }
 
 static inline char *

@@ -118,7 +118,7 @@ slab_new(pf_stack_pool *pool)
     size_t wanted = pool->slots > FIRST_SLOTS ? pool->slots : FIRST_SLOTS;
     uint32_t count = wanted < most ? (uint32_t)wanted : most;
     size_t numbers = count * sizeof(uint32_t);
-    pf_slab *slab = pf_malloc(sizeof *slab + 2 * numbers);
+    pf_slab *slab = pf_memory_malloc(sizeof *slab + 2 * numbers);
     if (slab == NULL) {
         pool->limit = PF_LIMIT_MEMORY;
         return NULL;
@@ -126,7 +126,7 @@ slab_new(pf_stack_pool *pool)
     char *base = map_slots(pool, &count);
     if (base == NULL) {
         pool->limit =
-            pf_diagnose(pool->stride, pf_load(&pf_slab_split_guards));
+            pf_map_diagnose(pool->stride, pf_load(&pf_slab_split_guards));
         free(slab);
         return NULL;
     }
@@ -184,14 +184,14 @@ slab_free(pf_stack_pool *pool, pf_slab *slab)
 pf_stack_pool *
 pf_stack_pool_new(size_t slot_size, size_t room_size)
 {
-    pf_stack_pool *pool = pf_calloc(1, sizeof *pool);
+    pf_stack_pool *pool = pf_memory_calloc(1, sizeof *pool);
     if (pool == NULL) {
         return NULL;
     }
     pool->slot_size = pf_stack_slot_size(slot_size, room_size);
-    pool->stride = pf_stride_of(pool->slot_size);
-    pool->reserve = pf_reserve_size(pool->slot_size);
-    pool->tail = pf_tail_size(room_size);
+    pool->stride = pf_layout_stride(pool->slot_size);
+    pool->reserve = pf_layout_reserve_size(pool->slot_size);
+    pool->tail = pf_layout_tail_size(room_size);
     pool->lend_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
@@ -439,7 +439,7 @@ slab_spared(pf_stack_pool *pool, pf_slab *slab)
 {
     pool->spare++;
     if (!pool->abandoned) {
-        next_period(pool, pf_monotonic());
+        next_period(pool, pf_clock_monotonic());
         give_back(pool, AT_ONCE);
         return;
     }
@@ -542,8 +542,8 @@ pf_stack_pool_load_over(pf_stack_pool *pool)
 bool
 pf_slab_discard_deep(const pf_stack *stack)
 {
-    size_t page = pf_page_size();
-    uintptr_t top = pf_round_up((uintptr_t)stack, page);
+    size_t page = pf_stack_page_size();
+    uintptr_t top = pf_layout_round_up((uintptr_t)stack, page);
     char *keep = (char *)(top - (PF_KEEP_TOP > page ? PF_KEEP_TOP : page));
     char *low = stack->area.low + stack->guarded; /* guards hold nothing */
     return keep > low && madvise(low, (size_t)(keep - low), PF_DISCARD) == 0;
@@ -557,7 +557,7 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
     /* The interval varies: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
     if (pool->spare > 1) {
-        next_period(pool, pf_monotonic());
+        next_period(pool, pf_clock_monotonic());
         give_back(pool, AT_ONCE);
         if (superfluous(pool) > 0) {
             pool->until_trim = 1; /* the next release continues this */

@@ -38,7 +38,7 @@ make_key(void)
 }
 
 void
-pf_watch_thread_end(void (*at_end)(void))
+pf_thread_end_watch(void (*at_end)(void))
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pf_store(&call_at_end, at_end);

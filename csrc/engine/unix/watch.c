@@ -29,7 +29,7 @@ make_room(pf_watch *watch, int number)
         capacity *= 2;
     }
     pf_watched *numbers =
-        pf_realloc(watch->numbers, capacity * sizeof *numbers);
+        pf_memory_realloc(watch->numbers, capacity * sizeof *numbers);
     if (numbers == NULL) {
         return -ENOMEM;
     }
@@ -367,8 +367,8 @@ static const pf_poller_ops rearming_ops = {WATCH_OPS, .rearms = true};
 pf_poller *
 pf_watch_new(const pf_watch_system *system, int *error)
 {
-    pf_watch *watch = pf_calloc(1, sizeof *watch);
-    void *buffer = pf_calloc(PF_MOST_EVENTS, system->event_size);
+    pf_watch *watch = pf_memory_calloc(1, sizeof *watch);
+    void *buffer = pf_memory_calloc(PF_MOST_EVENTS, system->event_size);
     *error = -ENOMEM;
     if (watch != NULL && buffer != NULL) {
         watch->base.ops = system->rearms ? &rearming_ops : &lasting_ops;

@@ -116,7 +116,7 @@ pf_poller *pf_watch_new(const pf_watch_system *system, int *error);
 /* For system calls that know no finer time.  Rounded up: after an early
  * wake-up we would only wait again. */
 static inline int
-pf_milliseconds(int64_t timeout_ns)
+pf_watch_milliseconds(int64_t timeout_ns)
 {
     if (timeout_ns == PF_NEVER) {
         return -1;

@@ -71,7 +71,7 @@ open_driver(void)
 static pf_afd_device *
 open_device(pf_afd *afd)
 {
-    pf_afd_device *device = pf_calloc(1, sizeof *device);
+    pf_afd_device *device = pf_memory_calloc(1, sizeof *device);
     if (device == NULL) {
         return NULL;
     }
@@ -150,7 +150,7 @@ pf_afd_watch_new(pf_afd *afd, intptr_t number, int *error)
         return NULL;
     }
     *error = -ENOMEM;
-    pf_afd_watch *watch = pf_calloc(1, sizeof *watch);
+    pf_afd_watch *watch = pf_memory_calloc(1, sizeof *watch);
     if (watch == NULL) {
         return NULL;
     }

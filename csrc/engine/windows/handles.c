@@ -119,7 +119,7 @@ pf_handles_add(pf_handles *handles, intptr_t descriptor, unsigned interest,
     if (handles->count == PF_MOST_HANDLES) {
         return -ENOSPC;
     }
-    pf_handle *h = pf_calloc(1, sizeof *h);
+    pf_handle *h = pf_memory_calloc(1, sizeof *h);
     if (h == NULL) {
         return -ENOMEM;
     }

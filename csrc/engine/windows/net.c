@@ -41,7 +41,7 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
     return n == SOCKET_ERROR ? last_error() : n;
 }
 
-const pf_net_ops pf_system_net = {system_recv, system_send};
+const pf_net_ops pf_net_system = {system_recv, system_send};
 
 int64_t
 pf_net_accept(intptr_t number, void *address, size_t *size)

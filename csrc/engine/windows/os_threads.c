@@ -28,7 +28,7 @@ pf_os_threads_any(pf_os_thread_fn is, void *data)
 }
 
 void
-pf_os_pause(void)
+pf_os_thread_pause(void)
 {
     Sleep(2);
 }

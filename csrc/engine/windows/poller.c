@@ -42,7 +42,7 @@ typedef struct port_poller {
 } port_poller;
 
 int64_t
-pf_monotonic(void)
+pf_clock_monotonic(void)
 {
     LARGE_INTEGER count, frequency; /* the frequency never changes */
     QueryPerformanceCounter(&count);
@@ -54,7 +54,7 @@ pf_monotonic(void)
 
 /* Counted in ticks of 15.6 ms. */
 int64_t
-pf_thread_time(void)
+pf_clock_thread_time(void)
 {
     FILETIME begun, ended, kernel, user;
     if (!GetThreadTimes(GetCurrentThread(), &begun, &ended, &kernel, &user)) {
@@ -90,7 +90,7 @@ make_room(port_poller *p, size_t place)
         capacity *= 2;
     }
     pf_afd_watch **watches =
-        pf_realloc(p->watches, capacity * sizeof(pf_afd_watch *));
+        pf_memory_realloc(p->watches, capacity * sizeof(pf_afd_watch *));
     if (watches == NULL) {
         return -ENOMEM;
     }
@@ -433,9 +433,9 @@ static const pf_poller_ops port_ops = {
 };
 
 pf_poller *
-pf_default_poller_new(int *error)
+pf_poller_new_default(int *error)
 {
-    port_poller *p = pf_calloc(1, sizeof *p);
+    port_poller *p = pf_memory_calloc(1, sizeof *p);
     *error = -ENOMEM;
     if (p == NULL) {
         return NULL;

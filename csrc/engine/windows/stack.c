@@ -45,7 +45,7 @@ round_up(size_t n, size_t unit)
 }
 
 size_t
-pf_page_size(void)
+pf_stack_page_size(void)
 {
     SYSTEM_INFO info;
     GetSystemInfo(&info);
@@ -75,13 +75,14 @@ size_t
 pf_stack_slot_size(size_t slot_size, size_t room_size)
 {
     size_t least = pf_stack_min(room_size);
-    return round_up(slot_size < least ? least : slot_size, pf_page_size());
+    return round_up(slot_size < least ? least : slot_size,
+                    pf_stack_page_size());
 }
 
 pf_stack_pool *
 pf_stack_pool_new(size_t slot_size, size_t room_size)
 {
-    pf_stack_pool *pool = pf_calloc(1, sizeof *pool);
+    pf_stack_pool *pool = pf_memory_calloc(1, sizeof *pool);
     if (pool != NULL) {
         pool->slot_size = pf_stack_slot_size(slot_size, room_size);
         pool->room_size = round_up(room_size, 16);
@@ -93,7 +94,7 @@ static pf_slab *
 block_new(pf_stack_pool *pool)
 {
     size_t header = round_up(sizeof(pf_slab), 16);
-    pf_slab *block = pf_malloc(header + pool->room_size);
+    pf_slab *block = pf_memory_malloc(header + pool->room_size);
     if (block == NULL) {
         pool->limit = PF_LIMIT_MEMORY;
         return NULL;

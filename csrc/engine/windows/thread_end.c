@@ -3,7 +3,7 @@
 #include "engine/core/thread_end.h"
 
 void
-pf_watch_thread_end(void (*at_end)(void))
+pf_thread_end_watch(void (*at_end)(void))
 {
     (void)at_end;
 }

@@ -126,7 +126,7 @@ set_fiber(FiberObject *fiber, bool cancelled, bool anew)
     }
     fiber->under_cancel = true;
     if (fiber->core.state == PF_PARKED && !fiber->is_hub) {
-        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
+        pf_scheduler_wake(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
         pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }

@@ -276,8 +276,8 @@ static void
 wake_owner(GroupObject *self)
 {
     if (self->owner != NULL) {
-        pf_wake_task(self->owner->core.scheduler, &self->owner->core,
-                     PF_WAKE_NORMAL);
+        pf_scheduler_wake(self->owner->core.scheduler, &self->owner->core,
+                          PF_WAKE_NORMAL);
     }
 }
 

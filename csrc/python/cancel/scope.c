@@ -28,7 +28,8 @@ take_spare(PfThread *t)
     ScopeObject *self = spare->first;
     spare->first = self->outer;
     spare->count--;
-    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_memory_zero((char *)self + sizeof(PyObject),
+                   sizeof *self - sizeof(PyObject));
     pf_fiber_revive((PyObject *)self);
     return self;
 }
@@ -242,9 +243,9 @@ set_timer(ScopeObject *self, int64_t now)
 static int
 begin_deadline(ScopeObject *self)
 {
-    int64_t now = pf_now(&self->scheduler->core);
+    int64_t now = pf_scheduler_now(&self->scheduler->core);
     if (self->length >= 0) {
-        self->deadline = pf_later(now, self->length);
+        self->deadline = pf_timers_later(now, self->length);
     }
     return set_timer(self, now);
 }
@@ -503,7 +504,7 @@ set_deadline(PyObject *op, PyObject *value, void *closure)
     self->length = -1;
     return self->fiber == NULL
                ? 0
-               : set_timer(self, pf_now(&self->scheduler->core));
+               : set_timer(self, pf_scheduler_now(&self->scheduler->core));
 }
 
 static PyObject *

@@ -475,7 +475,7 @@ api_hold(PyObject *object)
     if (s == NULL) {
         return -EINVAL;
     }
-    pf_hold(s);
+    pf_scheduler_hold(s);
     return 0;
 }
 
@@ -486,7 +486,7 @@ api_release(PyObject *object)
     if (s == NULL || pf_load(&s->holds) == 0) {
         return -EINVAL;
     }
-    pf_release(s);
+    pf_scheduler_release(s);
     return 0;
 }
 

@@ -176,7 +176,7 @@ watch_end(void)
 {
     if (!end_is_watched) {
         end_is_watched = true;
-        pf_watch_thread_end(thread_ended);
+        pf_thread_end_watch(thread_ended);
     }
 }
 
@@ -216,7 +216,7 @@ make_record(FiberObject *root)
     (void)pf_overflow_thread_init(); /* without it only the report is lost */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
-    t->native = pf_this_native_thread();
+    t->native = pf_interrupt_this_thread();
     pf_parts_hooks.root->begin(t, root);
     pf_thread_mark_collector(t, pf_thread_collects);
     return t;

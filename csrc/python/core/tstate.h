@@ -599,7 +599,7 @@ pystate_c_units(size_t stack_size)
 static inline void
 pystate_init_bare(PyThreadState *ts, PyState *st)
 {
-    pf_zero(st, sizeof *st);
+    pf_memory_zero(st, sizeof *st);
 #if PF_HAS_CFRAME
     st->cframe_root.previous = &ts->root_cframe;
     st->cframe = &st->cframe_root;

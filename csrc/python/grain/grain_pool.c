@@ -128,7 +128,7 @@ static void
 want_turn(GrainPoolObject *pool)
 {
     if (pool->turn.state != PF_READY) {
-        pf_make_ready(&pool->scheduler->core, &pool->turn);
+        pf_scheduler_make_ready(&pool->scheduler->core, &pool->turn);
     }
 }
 
@@ -138,7 +138,7 @@ pf_grain_pool_add(GrainPoolObject *pool, GrainObject *g)
 {
     if (PyDict_SetItem(pool->ready, (PyObject *)g, Py_None) < 0) {
         PyErr_Clear(); /* no memory: try again at its next turn */
-        pf_make_ready(g->core.scheduler, &g->core);
+        pf_scheduler_make_ready(g->core.scheduler, &g->core);
         return;
     }
     g->core.state = PF_SUSPENDED;
@@ -151,7 +151,7 @@ static void
 look_around(pf_scheduler *s)
 {
     if (--s->until_poll == 0 || pf_inbox_pending(&s->inbox)) {
-        pf_poll(s);
+        pf_scheduler_poll(s);
     }
 }
 
@@ -167,13 +167,13 @@ one_step(PfThread *t, GrainPoolObject *pool)
         return;
     }
     pf_scheduler *s = &pool->scheduler->core;
-    int64_t start = pf_now(s);
+    int64_t start = pf_scheduler_now(s);
     pf_grain_step(t, g);
     if (g->core.state == PF_READY && g->pool == pool) {
         g->on_hold = true; /* until it leaves, or is added */
     }
     if (pool->scheduler != NULL) {
-        tell_time(pool, g, pf_now(s) - start);
+        tell_time(pool, g, pf_scheduler_now(s) - start);
         if (g->on_hold) {
             g->on_hold = false;
             pf_grain_pool_add(pool, g);

@@ -38,12 +38,12 @@ next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
     }
     grains->runner = self;
     self->core.state = PF_PARKED;
-    pf_fiber *next = pf_next(&s->core);
+    pf_fiber *next = pf_scheduler_next(&s->core);
     if (next != &self->fiber) {
         if (next != s->core.hub) {
             pf_grains_poke(s);
         }
-        pf_switch_with(&t->engine, next, pf_switch_on);
+        pf_fiber_switch_with(&t->engine, next, pf_switch_on);
     }
     self->core.state = PF_RUNNING;
     if (grains->runner == self) {

@@ -149,7 +149,7 @@ void
 pf_grains_poke(SchedulerObject *s)
 {
     if (asker_sleeps(s->grains)) {
-        pf_make_ready(&s->core, &s->grains->asker->turn);
+        pf_scheduler_make_ready(&s->core, &s->grains->asker->turn);
     }
 }
 
@@ -160,7 +160,7 @@ pf_grains_ask_again(SchedulerObject *s)
     if (!asker_sleeps(s->grains) || s->grains->asked_at == activity(s)) {
         return false;
     }
-    pf_make_ready(&s->core, &s->grains->asker->turn);
+    pf_scheduler_make_ready(&s->core, &s->grains->asker->turn);
     return true;
 }
 
@@ -213,7 +213,7 @@ ask(PfThread *t, GrainObject *g)
     if (yes != 0 && waits) {
         g->value = Py_NewRef(answer);
         g->throws |= yes < 0;
-        pf_wake_task(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+        pf_scheduler_wake(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
     }
     Py_DECREF(answer);
     Py_DECREF(predicate);
@@ -253,7 +253,7 @@ askers_turn(PfThread *t, pf_task *task)
     }
     grains->asked_at = activity(s);
     if (something_ran && grains->sleepers.head != NULL) {
-        pf_make_ready(&s->core, &grains->asker->turn);
+        pf_scheduler_make_ready(&s->core, &grains->asker->turn);
     } else {
         grains->asker->turn.state = PF_PARKED;
     }

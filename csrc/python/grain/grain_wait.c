@@ -33,7 +33,7 @@ pf_grain_ready(GrainObject *g)
     if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
         g->core.state = PF_READY;
     } else {
-        pf_make_ready(g->core.scheduler, &g->core);
+        pf_scheduler_make_ready(g->core.scheduler, &g->core);
     }
 }
 
@@ -41,7 +41,7 @@ void
 pf_grain_wake(GrainObject *g, pf_wake why)
 {
     if (g->core.scheduler != NULL &&
-        pf_wake_task(g->core.scheduler, &g->core, why)) {
+        pf_scheduler_wake(g->core.scheduler, &g->core, why)) {
         pf_scheduler_tell_host(pf_grain_scheduler(g));
     }
 }
@@ -264,7 +264,7 @@ pf_grain_sleep(GrainObject *g, PyObject *seconds)
         pf_grain_ready(g);
         return 0;
     }
-    int64_t when = pf_later(pf_now(g->core.scheduler), ns);
+    int64_t when = pf_timers_later(pf_scheduler_now(g->core.scheduler), ns);
     if (when != PF_NEVER &&
         pf_timers_add(&g->core.scheduler->timers, &g->core.timer, when) != 0) {
         PyErr_NoMemory();
@@ -393,7 +393,7 @@ wait_for_notice(GrainObject *g, NoticeObject *notice)
     GrainWait *wait = notice->called ? NULL : new_wait(g);
     if (wait != NULL) {
         wait->notice = (PyObject *)notice;
-        pf_hold(g->core.scheduler);
+        pf_scheduler_hold(g->core.scheduler);
         park(g, PF_WAIT_FUTURE, wait);
         return 0;
     }
@@ -446,7 +446,8 @@ int
 pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 {
     pf_scheduler *s = g->core.scheduler;
-    if (pf_timers_add(&s->timers, &g->core.timer, pf_now(s) + ns) != 0) {
+    if (pf_timers_add(&s->timers, &g->core.timer, pf_scheduler_now(s) + ns) !=
+        0) {
         if (g->core.state == PF_PARKED) {
             g->core.state = PF_RUNNING;
             pf_grain_unwait(g);
@@ -508,7 +509,7 @@ pf_grain_unwait(GrainObject *g)
     if (wait != NULL) {
         g->wait = NULL;
         if (wait->notice != NULL) {
-            pf_release(g->core.scheduler);
+            pf_scheduler_release(g->core.scheduler);
             Py_CLEAR(((NoticeObject *)wait->notice)->grain);
             Py_DECREF(wait->notice);
         } else {

@@ -437,7 +437,7 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
     FiberObject *fiber = IMPL(g)->fiber;
     if (PF_UNLIKELY(t == NULL || fiber == NULL || t->pending != 0 ||
                     pf_greenlet_thread(t)->trace != NULL || kwnames != NULL ||
-                    nargs > 1 || !pf_is_suspended(&fiber->core) ||
+                    nargs > 1 || !pf_task_is_suspended(&fiber->core) ||
                     fiber->thread != t || fiber->core.scheduler != NULL)) {
         return switch_slowly(g, args, nargs, kwnames);
     }

@@ -133,7 +133,7 @@ pf_socket_begin_in_memory(PyObject *op, PyObject *args)
     pf_end_keep(end);
     *sock = (PfSocket){
         .number = number,
-        .owner = pf_new_owner(),
+        .owner = pf_descriptor_new_owner(),
         .timeout = PF_NEVER,
         .net = &memory_net,
         .end = end,

@@ -24,7 +24,7 @@ pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
     pf_scheduler *s = pf_io_scheduler(t);
     if (s == NULL || length == 0) {
         int64_t deadline =
-            length == PF_NEVER ? PF_NEVER : pf_monotonic() + length;
+            length == PF_NEVER ? PF_NEVER : pf_clock_monotonic() + length;
         return pf_io_block(number, direction, deadline);
     }
     return pf_io_park_foreign(t, number, direction,

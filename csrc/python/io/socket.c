@@ -156,8 +156,9 @@ pf_socket_deadline(const PfSocket *sock, pf_scheduler *s)
 {
     return sock->timeout == PF_NEVER
                ? PF_NEVER
-               : pf_later(s != NULL ? pf_now(s) : pf_monotonic(),
-                          sock->timeout);
+               : pf_timers_later(s != NULL ? pf_scheduler_now(s)
+                                           : pf_clock_monotonic(),
+                                 sock->timeout);
 }
 
 static int
@@ -473,9 +474,9 @@ pf_socket_begin(PyObject *op, intptr_t number, long family, long type,
 {
     *pf_socket_of(op) = (PfSocket){
         .number = number,
-        .owner = pf_new_owner(),
+        .owner = pf_descriptor_new_owner(),
         .timeout = timeout,
-        .net = &pf_system_net,
+        .net = &pf_net_system,
         .internet = is_internet(family),
         .tcp = is_internet(family) && type == SOCK_STREAM,
         .turns = type != SOCK_STREAM,

@@ -122,7 +122,7 @@ static bool
 wake(pf_io_wait *wait, pf_scheduler *s)
 {
     FiberObject *fiber = ((Wait *)wait)->fiber;
-    return pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL);
+    return pf_scheduler_wake(s, &fiber->core, PF_WAKE_NORMAL);
 }
 
 bool
@@ -183,7 +183,7 @@ end_wait(PfThread *t, Wait *wait, int rc)
 static int
 park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
 {
-    pf_prefetch_next(&t->scheduler->core);
+    pf_scheduler_prefetch_next(&t->scheduler->core);
     int rc = pf_wait(t, deadline, what);
     pf_io_wait_end(&wait->wait);
     bool closed = wait->wait.error != 0 && rc >= 0;
@@ -273,7 +273,7 @@ pf_io_block(intptr_t number, pf_direction direction, int64_t deadline)
     while (rc == -EINTR) {
         int64_t left = PF_NEVER;
         if (deadline != PF_NEVER) {
-            left = deadline - pf_monotonic();
+            left = deadline - pf_clock_monotonic();
         }
         Py_BEGIN_ALLOW_THREADS;
         rc = pf_net_poll(number, direction, left);

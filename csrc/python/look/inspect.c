@@ -425,7 +425,8 @@ mod_waited(PyObject *module, PyObject *object)
     const FiberObject *fiber = (FiberObject *)object;
     bool stopped = pf_world_stop(fiber->thread);
     SchedulerObject *s = pf_look_waits_on(fiber);
-    int64_t waited = s == NULL ? 0 : pf_now(&s->core) - fiber->core.parked_at;
+    int64_t waited =
+        s == NULL ? 0 : pf_scheduler_now(&s->core) - fiber->core.parked_at;
     pf_world_start(stopped);
     return s == NULL ? Py_NewRef(Py_None)
                      : PyFloat_FromDouble((double)waited * 1e-9);

@@ -114,7 +114,7 @@ free_mover(pf_fiber *mover)
 static void
 pause_without_gil(void)
 {
-    Py_BEGIN_ALLOW_THREADS pf_os_pause();
+    Py_BEGIN_ALLOW_THREADS pf_os_thread_pause();
     Py_END_ALLOW_THREADS
 }
 
@@ -133,7 +133,7 @@ const char *
 pf_pack_refused_here(void)
 {
     const char *why = pystate_packing_refused();
-    return why != NULL ? why : pf_packing_refused();
+    return why != NULL ? why : pf_pack_refused();
 }
 
 void

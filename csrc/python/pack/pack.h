@@ -29,7 +29,7 @@ void pf_pack_reset(PfThread *t);
 static inline int
 pf_pack_show_fiber(FiberObject *fiber)
 {
-    if (PF_LIKELY(!pf_is_packed(&fiber->fiber)) ||
+    if (PF_LIKELY(!pf_pack_is_packed(&fiber->fiber)) ||
         pf_pack_show(&fiber->thread->engine, &fiber->fiber) == 0) {
         return 0;
     }

@@ -92,7 +92,7 @@ pf_help_unknown_threads(PyObject *module, PyObject *ignored)
     bool found = look_for_unknown();
     if (found) {
         Py_BEGIN_ALLOW_THREADS;
-        pf_os_pause();
+        pf_os_thread_pause();
         Py_END_ALLOW_THREADS;
         found = look_for_unknown();
     }

@@ -117,7 +117,8 @@ empty_queue(SchedulerObject *s)
 {
     pf_task *core;
     while ((core = pf_queue_pop(&s->core.ready)) != NULL) {
-        core->state = core == pf_hub_task(&s->core) ? PF_RUNNING : PF_PARKED;
+        core->state =
+            core == pf_scheduler_hub_task(&s->core) ? PF_RUNNING : PF_PARKED;
     }
 }
 
@@ -246,7 +247,7 @@ static bool
 watch_stall(SchedulerObject *s)
 {
     uint64_t happened = s->core.switches + s->core.messages;
-    int64_t now = pf_monotonic();
+    int64_t now = pf_clock_monotonic();
     if (s->stalled_at != happened) {
         s->stalled_at = happened;
         s->stalled_since = now;
@@ -436,7 +437,7 @@ idle(SchedulerObject *s, int64_t deadline)
             return false;
         }
         if (patience != PF_NEVER) {
-            deadline = pf_now(&s->core) + patience;
+            deadline = pf_scheduler_now(&s->core) + patience;
         }
     } else if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
                pf_load(&s->coming) == 0) {
@@ -444,7 +445,7 @@ idle(SchedulerObject *s, int64_t deadline)
         if (patience <= 0) {
             return patience == 0;
         }
-        deadline = pf_now(&s->core) + patience;
+        deadline = pf_scheduler_now(&s->core) + patience;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
     pf_team_awake(s);
@@ -481,13 +482,13 @@ static bool
 run_next(SchedulerObject *s, FiberObject *hub)
 {
     hub->core.state = PF_PARKED;
-    pf_fiber *next = pf_next(&s->core);
+    pf_fiber *next = pf_scheduler_next(&s->core);
     if (next == &hub->fiber) {
         hub->core.state = PF_RUNNING;
         return s->core.ready.head != NULL;
     }
     poke(s);
-    pf_switch_with(&s->thread->engine, next, pf_switch_on);
+    pf_fiber_switch_with(&s->thread->engine, next, pf_switch_on);
     back_in_hub(s, hub);
     return true;
 }
@@ -627,7 +628,8 @@ loop(SchedulerObject *s, FiberObject *hub)
 {
     while (!must_stop(s, hub)) {
         if (must_end(s)) {
-            pf_poll(&s->core); /* so that what has come is told why */
+            pf_scheduler_poll(
+                &s->core); /* so that what has come is told why */
             s->ending = true;
             pf_run_cancel_because(s, s->foreground == 0
                                          ? "the run is over"
@@ -755,15 +757,15 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
 static void
 one_pass(SchedulerObject *s, FiberObject *hub)
 {
-    pf_poll(&s->core);
+    pf_scheduler_poll(&s->core);
     if (s->core.ready.head == NULL) {
         return;
     }
     poke(s);
-    pf_make_ready(&s->core, &hub->core);
-    pf_fiber *next = pf_next(&s->core);
+    pf_scheduler_make_ready(&s->core, &hub->core);
+    pf_fiber *next = pf_scheduler_next(&s->core);
     if (next != &hub->fiber) {
-        pf_switch_with(&s->thread->engine, next, pf_switch_on);
+        pf_fiber_switch_with(&s->thread->engine, next, pf_switch_on);
         back_in_hub(s, hub);
     }
     hub->core.state = PF_RUNNING;
@@ -773,20 +775,20 @@ one_pass(SchedulerObject *s, FiberObject *hub)
 static void
 wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
 {
-    pf_poll(&s->core);
-    bool wait = timeout == Py_None || deadline > pf_now(&s->core);
-    uint64_t before = pf_happened(&s->core);
+    pf_scheduler_poll(&s->core);
+    bool wait = timeout == Py_None || deadline > pf_scheduler_now(&s->core);
+    uint64_t before = pf_scheduler_happened(&s->core);
     while (wait && s->core.ready.head == NULL &&
            pf_scheduler_unfinished(s) > 0 && s->fatal == NULL &&
-           pf_happened(&s->core) == before) {
-        int64_t began = pf_now(&s->core);
+           pf_scheduler_happened(&s->core) == before) {
+        int64_t began = pf_scheduler_now(&s->core);
         if (!idle(s, deadline)) {
             deadlock(s);
         }
         /* Go on if idle() only checked for other threads; otherwise something
          * woke it before that. */
         wait = deadline == PF_NEVER &&
-               pf_now(&s->core) - began >= look_interval();
+               pf_scheduler_now(&s->core) - began >= look_interval();
     }
 }
 

@@ -377,7 +377,7 @@ pf_run_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
     assert(arrived->core.state == PF_NEW);
     pf_fiber_enroll(s, arrived);
     pf_fetch_sub(&s->coming, 1);
-    pf_make_ready_fresh(&s->core, &arrived->fiber);
+    pf_scheduler_make_ready_fresh(&s->core, &arrived->fiber);
 }
 
 static int
@@ -524,7 +524,7 @@ next_timeout(SchedulerObject *s)
     if (when == PF_NEVER) {
         Py_RETURN_NONE;
     }
-    int64_t left = when - pf_now(&s->core);
+    int64_t left = when - pf_scheduler_now(&s->core);
     return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
 }
 

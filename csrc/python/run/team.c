@@ -144,7 +144,7 @@ has_own_context(const FiberObject *f)
 static bool
 may_be_given(const FiberObject *f)
 {
-    return has_own_context(f) && pf_is_fresh(&f->core) &&
+    return has_own_context(f) && pf_task_is_fresh(&f->core) &&
            pf_task_kind(&f->core) == &pf_fiber_ops && !f->daemon &&
            !f->migrated && !f->under_cancel && !f->permit && !f->tracked &&
            f->stack_size == 0 && f->rare == NULL && f->scheduled;
@@ -231,7 +231,7 @@ give(SchedulerObject *s, FiberObject *f, PfMember *m)
     FiberObject *g = make_proxy(f);
     share_function(s, g);
     /* To make it may have run code. */
-    if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
+    if (g == NULL || !pf_task_is_fresh(&f->core) || !post_to_hungry(m, g)) {
         PyErr_Clear();
         Py_XDECREF(g);
         return false;
@@ -257,7 +257,7 @@ choose(SchedulerObject *s, size_t *count)
         task = task->next;
     }
     for (int i = 0; i < LOOK_AT && task != NULL; i++, task = task->next) {
-        if (!pf_is_fresh(task)) {
+        if (!pf_task_is_fresh(task)) {
             continue;
         }
         FiberObject *f = (FiberObject *)(void *)pf_task_object(task);

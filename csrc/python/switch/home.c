@@ -9,7 +9,7 @@ pf_fiber *
 pf_home_come(PfThread *t, FiberObject *fiber)
 {
     int error;
-    pf_fiber *to = pf_bring_home(&t->engine, &fiber->fiber, &error);
+    pf_fiber *to = pf_pack_bring_home(&t->engine, &fiber->fiber, &error);
     if (to == NULL && error == -ENOMEM) {
         PyErr_NoMemory();
     } else if (to == NULL) {

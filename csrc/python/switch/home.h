@@ -19,7 +19,7 @@ pf_home_must_stay(const PfThread *t)
            pf_stack_is_shared(t->collecting->stack);
 }
 
-/* Whom to switch to, to get to this fiber: see pf_bring_home.  NULL with an
+/* Whom to switch to, to get to this fiber: see pf_pack_bring_home.  NULL with an
  * exception. */
 pf_fiber *pf_home_come(PfThread *t, FiberObject *fiber);
 static inline pf_fiber *
@@ -34,7 +34,7 @@ pf_home_sure_way_to(PfThread *t, FiberObject *fiber)
 {
     return PF_LIKELY(fiber->core.has_stack)
                ? &fiber->fiber
-               : pf_bring_home_anyhow(&t->engine, &fiber->fiber);
+               : pf_pack_bring_home_anyhow(&t->engine, &fiber->fiber);
 }
 
 #endif

@@ -288,8 +288,8 @@ pf_switch_to(FiberObject *target, PyObject *value)
 {
     PfThread *t = pf_thread_current;
     if (PF_UNLIKELY(t == NULL || t->pending != 0 ||
-                    !pf_is_suspended(&target->core) || target->thread != t ||
-                    target->core.scheduler != NULL)) {
+                    !pf_task_is_suspended(&target->core) ||
+                    target->thread != t || target->core.scheduler != NULL)) {
         return switch_slowly(target, value);
     }
     return give(t, target, &target->fiber, value);
@@ -344,12 +344,12 @@ pf_switch_throw(FiberObject *target, PyObject *exc)
 static void
 collect_stacks(PfThread *t)
 {
-    int64_t begun = pf_monotonic();
+    int64_t begun = pf_clock_monotonic();
     pf_thread_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_thread_no_switch_end(t);
     pf_thread_load_over(&t->engine); /* stacks of other sizes */
-    t->collection = pf_monotonic() - begun;
+    t->collection = pf_clock_monotonic() - begun;
 }
 
 /* Collections that free no stack take a tenth of the time at most: a hundred
@@ -357,7 +357,7 @@ collect_stacks(PfThread *t)
 static void
 put_off_collections(PfThread *t)
 {
-    t->collect_after = pf_monotonic() + 10 * t->collection;
+    t->collect_after = pf_clock_monotonic() + 10 * t->collection;
 }
 
 int
@@ -370,7 +370,7 @@ pf_switch_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
         size = pf_load_relaxed(&pf_fiber_default_stack_size);
     }
     if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, own, &limit) < 0) {
-        if (!*collected && pf_monotonic() >= t->collect_after) {
+        if (!*collected && pf_clock_monotonic() >= t->collect_after) {
             *collected = true;
             if (!fiber->scheduled) {
                 pf_fiber_unclaim(fiber); /* what runs may start it */
@@ -668,7 +668,7 @@ pf_switch_run(pf_thread *thread, pf_fiber *fiber)
     pf_fiber_unlink(self);
     pf_fiber *next;
     if (scheduled && !self->dying) {
-        next = pf_next(self->core.scheduler);
+        next = pf_scheduler_next(self->core.scheduler);
     } else {
         next = pf_home_sure_way_to(t, next_after_raw(t, self));
     }
@@ -729,8 +729,8 @@ pf_switch_first(pf_scheduler *s, pf_task *core)
 {
     PfThread *t = (PfThread *)s->thread;
     FiberObject *fiber = (FiberObject *)(void *)pf_task_object(core);
-    if (pf_is_packed(&fiber->fiber)) {
-        return pf_next_packed(s, &fiber->fiber);
+    if (pf_pack_is_packed(&fiber->fiber)) {
+        return pf_pack_next(s, &fiber->fiber);
     }
     if (PF_UNLIKELY(pf_migrate_is_away(fiber))) {
         pf_parts_hooks.migrate->woken(fiber);

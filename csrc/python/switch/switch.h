@@ -104,7 +104,7 @@ pf_switch_leave_for(PfThread *t, FiberObject *target, pf_fiber *way)
 {
     CURRENT(t)->core.state = PF_SUSPENDED;
     target->core.state = PF_RUNNING;
-    pf_switch_with(&t->engine, way, pf_switch_state);
+    pf_fiber_switch_with(&t->engine, way, pf_switch_state);
 }
 
 #endif

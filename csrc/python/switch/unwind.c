@@ -110,7 +110,7 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     t->unwinder = self;
     t->transfer = exit;
     t->throwing = true;
-    pf_switch_with(&t->engine, way, pf_switch_state_and_hold);
+    pf_fiber_switch_with(&t->engine, way, pf_switch_state_and_hold);
     t->unwinder = outer;
     self->core.state = state;
     return pf_switch_landed(t);

@@ -15,8 +15,9 @@ pf_deadline_in(SchedulerObject *s, int64_t ns)
     if (s == NULL && pf_thread_current != NULL) {
         s = pf_thread_current->scheduler;
     }
-    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
-    return pf_later(now, ns);
+    int64_t now =
+        s == NULL ? pf_clock_monotonic() : pf_scheduler_now(&s->core);
+    return pf_timers_later(now, ns);
 }
 
 /* By the clock of `s`; NULL: of this thread's running scheduler, if any. */

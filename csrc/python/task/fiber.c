@@ -26,7 +26,8 @@ pf_fiber_alloc(PfThread *t)
     }
     t->spare[PF_SPARE_FIBERS].first = self->next;
     t->spare[PF_SPARE_FIBERS].count--;
-    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_memory_zero((char *)self + sizeof(PyObject),
+                   sizeof *self - sizeof(PyObject));
     pf_task_set_kind(&self->core, pf_parts_hooks.plain_fiber);
     pf_fiber_revive((PyObject *)self);
     return self;
@@ -196,7 +197,7 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 void
 pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
-    pf_make_ready_fresh(&s->core, &fiber->fiber);
+    pf_scheduler_make_ready_fresh(&s->core, &fiber->fiber);
     if (PF_UNLIKELY(s->team != NULL)) {
         pf_parts_hooks.migrate->spawned(s);
     }

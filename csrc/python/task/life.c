@@ -172,7 +172,7 @@ pf_task_give_permit(PfTaskObject *task, PyObject *value)
     task->permit = true;
     Py_XSETREF(*place, Py_NewRef(value));
     if (task->in_park) {
-        pf_wake_task(task->core.scheduler, &task->core, PF_WAKE_NORMAL);
+        pf_scheduler_wake(task->core.scheduler, &task->core, PF_WAKE_NORMAL);
         pf_scheduler_tell_host(SCHEDULER_OF(task->core.scheduler));
     }
     return 1;

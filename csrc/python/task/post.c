@@ -62,7 +62,7 @@ pf_post_send(SchedulerObject *s, PfPost *call)
 {
     call->message.ops = &call_ops;
     Py_INCREF(s);
-    if (pf_post(&s->core, &call->message)) {
+    if (pf_scheduler_post(&s->core, &call->message)) {
         return true;
     }
     Py_DECREF(s); /* the caller has another one */

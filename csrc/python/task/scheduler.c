@@ -31,7 +31,7 @@ pf_scheduler_tell_host(SchedulerObject *s)
 void
 pf_scheduler_wake_hub(SchedulerObject *s)
 {
-    pf_task *hub = pf_hub_task(&s->core);
+    pf_task *hub = pf_scheduler_hub_task(&s->core);
     if (hub == NULL) {
         return;
     }
@@ -46,7 +46,7 @@ pf_scheduler_wake_hub(SchedulerObject *s)
         hub->state = PF_READY;
         pf_queue_push_front(&s->core.ready, hub);
     } else {
-        pf_make_ready(&s->core, hub);
+        pf_scheduler_make_ready(&s->core, hub);
     }
 }
 

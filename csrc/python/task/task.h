@@ -181,7 +181,7 @@ pf_task_object(pf_task *task)
 static inline const PfTaskOps *
 pf_task_kind(const pf_task *task)
 {
-    return (const PfTaskOps *)(const void *)pf_ops_of(task);
+    return (const PfTaskOps *)(const void *)pf_task_ops_of(task);
 }
 
 /* Any thread: its outcome and value are complete, and stay.  Whoever writes

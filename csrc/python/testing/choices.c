@@ -253,7 +253,7 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
         known(x, f);
     }
     for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
-        if (f == pf_hub_task(core)) {
+        if (f == pf_scheduler_hub_task(core)) {
             continue;
         }
         PfKnown *k = known(x, f);
@@ -322,8 +322,8 @@ take(pf_scheduler *core, uint32_t place)
 {
     pf_task *before = NULL;
     pf_task *f = core->ready.head;
-    for (; f == pf_hub_task(core) || place > 0; f = f->next) {
-        place -= f != pf_hub_task(core);
+    for (; f == pf_scheduler_hub_task(core) || place > 0; f = f->next) {
+        place -= f != pf_scheduler_hub_task(core);
         before = f;
     }
     pf_queue_unlink(&core->ready, before, f);
@@ -339,20 +339,21 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     if (++x->steps > x->max_steps && !x->over) {
         limit_passed(x);
     }
-    if (core->ready.head == pf_hub_task(core)) {
+    if (core->ready.head == pf_scheduler_hub_task(core)) {
         return pf_queue_pop(&core->ready);
     }
     uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
-    if (pf_is_fresh(chosen)) { /* it has left the queue: no wait may move it */
+    if (pf_task_is_fresh(
+            chosen)) { /* it has left the queue: no wait may move it */
         chosen->wake = PF_WAKE_NONE;
     }
     x->passed = 0;
     uint32_t number = number_of(x, chosen);
     note(x, ((uint64_t)number << 8) ^ chosen->wake);
     if (x->scheduler->clock != NULL) {
-        note(x, (uint64_t)pf_now(core));
+        note(x, (uint64_t)pf_scheduler_now(core));
     }
     if (x->trace != NULL && pf_task_kind(chosen)->noun != NULL) {
         call_trace(x, TRACE_RUNS, (PyObject *)pf_task_object(chosen), number,
@@ -370,7 +371,7 @@ pf_explorer_probe(pf_scheduler *core, void *data)
     ExplorerObject *x = data;
     core->until_poll = 1;
     pf_task *current = &core->thread->current->task;
-    if (current == pf_hub_task(core) || current->scheduler != core) {
+    if (current == pf_scheduler_hub_task(core) || current->scheduler != core) {
         return;
     }
     if (x->trace != NULL) {
@@ -506,7 +507,7 @@ preempt(void)
     if (x->forced == 0) {
         return 0;
     }
-    pf_yield(&s->core);
+    pf_scheduler_yield(&s->core);
     if (t->transfer == NULL) {
         return 0;
     }

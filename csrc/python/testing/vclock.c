@@ -54,7 +54,7 @@ pf_clock_install(SchedulerObject *s, PyObject *op)
     s->clock = Py_NewRef(op);
     s->core.clock = read_clock;
     s->core.clock_data = clock;
-    s->core.looked_at = pf_now(&s->core);
+    s->core.looked_at = pf_scheduler_now(&s->core);
     return 0;
 }
 
@@ -67,7 +67,7 @@ pf_clock_remove(SchedulerObject *s)
     ((PfClockObject *)s->clock)->user = NULL;
     s->core.clock = NULL;
     s->core.clock_data = NULL;
-    s->core.looked_at = pf_now(&s->core);
+    s->core.looked_at = pf_scheduler_now(&s->core);
     Py_CLEAR(s->clock);
 }
 
@@ -154,9 +154,9 @@ move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
     PfClockWaiter *waiter = first_waiter(clock);
     if (waiter != NULL && waiter->until <= clock->now &&
         pf_timers_next(&s->core.timers) > clock->now) {
-        pf_wake_task(&s->core, &waiter->fiber->core, PF_WAKE_NORMAL);
+        pf_scheduler_wake(&s->core, &waiter->fiber->core, PF_WAKE_NORMAL);
     }
-    pf_poll(&s->core);
+    pf_scheduler_poll(&s->core);
 }
 
 /* Others may be about to make a descriptor ready that is awaited: time goes by
@@ -164,11 +164,11 @@ move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 static void
 move_at_real_pace(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 {
-    int64_t begun = pf_monotonic();
+    int64_t begun = pf_clock_monotonic();
     block(s, moment == PF_NEVER    ? PF_NEVER
              : moment > clock->now ? moment - clock->now
                                    : 0);
-    int64_t now = pf_later(clock->now, pf_monotonic() - begun);
+    int64_t now = pf_timers_later(clock->now, pf_clock_monotonic() - begun);
     if (now >= moment) {
         move_to(s, clock, moment);
     } else if (!clock->stands) {
@@ -195,13 +195,14 @@ bool
 pf_clock_idle(SchedulerObject *s, int64_t deadline)
 {
     PfClockObject *clock = (PfClockObject *)s->clock;
-    uint64_t before = pf_happened(&s->core);
+    uint64_t before = pf_scheduler_happened(&s->core);
     bool busy = pf_poller_busy(s->core.poller);
-    pf_poll(&s->core);
+    pf_scheduler_poll(&s->core);
     if (busy) {
-        pf_look(&s->core);
+        pf_scheduler_look(&s->core);
     }
-    if (s->core.ready.head != NULL || pf_happened(&s->core) != before) {
+    if (s->core.ready.head != NULL ||
+        pf_scheduler_happened(&s->core) != before) {
         return true;
     }
     if (pf_load(&s->core.holds) != 0) {
@@ -298,7 +299,7 @@ forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
                      what);
         return -1;
     }
-    if (pf_later(clock->now, *ns) == PF_NEVER) {
+    if (pf_timers_later(clock->now, *ns) == PF_NEVER) {
         PyErr_SetString(PyExc_OverflowError,
                         "that is beyond the end of time (292 years)");
         return -1;

@@ -37,7 +37,7 @@ pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    pf_zero(&job->call, sizeof(JobObject) - offsetof(JobObject, call));
+    pf_memory_zero(&job->call, sizeof(JobObject) - offsetof(JobObject, call));
     job->limiter = (LimiterObject *)Py_NewRef((PyObject *)limiter);
     job->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
     job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
@@ -116,7 +116,7 @@ pf_job_hold(JobObject *job)
 {
     if (job->fiber != NULL && pf_job_state(job) < JOB_FINISHED &&
         !pf_fetch_or(&job->held, 1)) {
-        pf_hold(&job->scheduler->core);
+        pf_scheduler_hold(&job->scheduler->core);
     }
 }
 
@@ -135,7 +135,7 @@ static void
 release_hold(JobObject *job)
 {
     if (pf_take(&job->held)) {
-        pf_release(&job->scheduler->core);
+        pf_scheduler_release(&job->scheduler->core);
     }
 }
 
@@ -236,7 +236,7 @@ arrive(JobObject *job)
     job->fiber = NULL;
     if (fiber != NULL) {
         pf_scheduler *s = fiber->core.scheduler;
-        if (s != NULL && pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL)) {
+        if (s != NULL && pf_scheduler_wake(s, &fiber->core, PF_WAKE_NORMAL)) {
             pf_scheduler_tell_host(SCHEDULER_OF(s));
         }
         Py_DECREF(fiber);

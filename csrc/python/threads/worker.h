@@ -31,7 +31,7 @@ typedef enum JobState {
 
 /* Invariants:
  * - until it is done, `fiber` waits for it; NULL: abandoned.
- * - `held`: the scheduler expects a wake-up from it (pf_hold).
+ * - `held`: the scheduler expects a wake-up from it (pf_scheduler_hold).
  * - `waits`: its thread waits for a fiber of the scheduler, which meanwhile
  *   expects nothing from it: virtual time may move, a deadlock is reported.
  * - prev/next link it into the list of all jobs that have not finished.

@@ -39,7 +39,7 @@ microseconds_left(int64_t deadline)
     if (deadline == PF_NEVER) {
         return -1;
     }
-    int64_t now = pf_monotonic();
+    int64_t now = pf_clock_monotonic();
     if (deadline <= now) {
         return 0;
     }

@@ -99,7 +99,7 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
         self->core.scheduler = &s->core;
     }
     self->waiting_on = Py_NewRef(what);
-    int why = pf_park(&s->core, deadline);
+    int why = pf_scheduler_park(&s->core, deadline);
     PyObject *waited_on = self->waiting_on;
     self->waiting_on = NULL;
     if (raw) {
@@ -136,7 +136,8 @@ park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
     if (PF_LIKELY(delay <= 0)) {
         return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
-    int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
+    int why =
+        park(t, self, pf_scheduler_now(&t->scheduler->core) + delay, what);
     return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
 }
 
@@ -361,7 +362,7 @@ pf_wait_yield(PfThread *t)
     if (PF_UNLIKELY(raw)) {
         self->core.scheduler = &s->core;
     }
-    pf_yield(&s->core);
+    pf_scheduler_yield(&s->core);
     if (raw) {
         self->core.scheduler = NULL;
     }
@@ -383,7 +384,7 @@ pf_wait_run_now(PfThread *t, FiberObject *fresh)
     if (PF_UNLIKELY(raw)) {
         self->core.scheduler = &s->core;
     }
-    pf_run_now(&s->core, &fresh->core);
+    pf_scheduler_run_now(&s->core, &fresh->core);
     if (raw) {
         self->core.scheduler = NULL;
     }
@@ -393,7 +394,7 @@ pf_wait_run_now(PfThread *t, FiberObject *fresh)
 int
 pf_wait_sleep_until(PfThread *t, int64_t deadline)
 {
-    if (deadline <= pf_now(&t->scheduler->core)) {
+    if (deadline <= pf_scheduler_now(&t->scheduler->core)) {
         return pf_wait_yield(t);
     }
     return pf_wait(t, deadline, pf.s_sleep) < 0 ? -1 : 0;
@@ -433,7 +434,7 @@ prefer(PfThread *t, FiberObject *target)
 {
     pf_scheduler *s = &t->scheduler->core;
     if (target->core.scheduler == s && t->pending == 0 &&
-        !CURRENT(t)->under_cancel && pf_prefer(s, &target->core)) {
+        !CURRENT(t)->under_cancel && pf_scheduler_prefer(s, &target->core)) {
         target->preferred = true;
     }
 }

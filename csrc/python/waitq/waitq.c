@@ -142,8 +142,8 @@ wake(PfWaiter *waiter, bool next)
     pf_task *core = &waiter->task->core;
     if (PF_UNLIKELY(s->thread != pf_thread_current)) {
         pf_task_post(&s->core, core, PF_POST_WAKE);
-    } else if ((next ? pf_wake_next : pf_wake_task)(&s->core, core,
-                                                    PF_WAKE_NORMAL)) {
+    } else if ((next ? pf_scheduler_wake_next
+                     : pf_scheduler_wake)(&s->core, core, PF_WAKE_NORMAL)) {
         pf_scheduler_tell_host(s);
     }
 }
@@ -156,7 +156,8 @@ pf_waitq_posted(FiberObject *fiber)
 {
     if (fiber->wait != NULL && PF_SHARED_GET(&fiber->wait->taken) != NULL &&
         fiber->wait->lock == NULL &&
-        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
+        pf_scheduler_wake(fiber->core.scheduler, &fiber->core,
+                          PF_WAKE_NORMAL)) {
         pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }

@@ -2,7 +2,7 @@
  * From this come a timeline (pyfiber.debug.trace) and a profile (pyfiber.debug.Profiler).
  *
  * Nothing is paid while nobody looks: a recorder is the `pick` of a scheduler,
- * a function that pf_next calls if there is one.  It takes the tasks in the
+ * a function that pf_scheduler_next calls if there is one.  It takes the tasks in the
  * usual order.  A scheduler under test has a `pick` of its own, and is not
  * recorded.
  *
@@ -422,8 +422,8 @@ static Moment
 this_moment(void)
 {
     return (Moment){
-        .real = pf_monotonic(),
-        .cpu = profile != NULL ? pf_thread_time() : 0,
+        .real = pf_clock_monotonic(),
+        .cpu = profile != NULL ? pf_clock_thread_time() : 0,
     };
 }
 
@@ -475,7 +475,7 @@ on_turn(pf_scheduler *core, void *data)
     (void)data;
     SchedulerObject *s = SCHEDULER_OF(core);
     pf_task *task = pf_queue_pop(&core->ready);
-    if (task == pf_hub_task(core)) {
+    if (task == pf_scheduler_hub_task(core)) {
         on_turn_ends(s);
         return task;
     }

@@ -170,7 +170,7 @@ static void
 look_around(void *data)
 {
     View *view = data;
-    view->count = pf_native_stack(view->places, MOST_PLACES);
+    view->count = pf_interrupt_native_stack(view->places, MOST_PLACES);
     if (view->tell) {
         pf_overflow_tell_fiber();
     }
@@ -184,7 +184,8 @@ describe(const View *view, char *text, size_t size)
     text[0] = '\0';
     for (size_t i = 0; i < view->count && i < MOST_TOLD; i++) {
         char name[160];
-        size_t n = pf_native_name(view->places[i], name, sizeof name);
+        size_t n =
+            pf_interrupt_native_name(view->places[i], name, sizeof name);
         if (strncmp(name, "_PyEval_", 8) == 0 || length + n + 4 >= size) {
             break;
         }
@@ -341,7 +342,7 @@ look(Watchdog *self)
     }
     Report report;
     View view = {.thread = NULL};
-    int64_t now = pf_monotonic();
+    int64_t now = pf_clock_monotonic();
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL && view.thread == NULL;
          t = t->next) {
@@ -367,7 +368,7 @@ watch_thread(void *started)
 {
     Watchdog *self = started;
     pf_help_thread_begins();
-    pf_refuse_signals();
+    pf_interrupt_refuse_signals();
     while (!pf_load(&self->stop)) {
         int64_t pause = look(self);
         if (pause != 0 && acquire(self->locks[WAKE], pause)) {
