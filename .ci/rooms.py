@@ -11,8 +11,14 @@ declare.
 Files of csrc/python include Python.h before anything else, as it decides what the system's headers
 define: directly or by a header of csrc/python, their first #include leads there.
 
-Exits 1 if an arrow climbs that EXCEPTIONS does not name, if one of those is gone, or if Python.h is
-not first.
+A shared name begins with the name of its room, of the file that defines or declares it, or of a
+structure that its header declares: pf_pack_peek, pf_thread_init. What names a whole language of
+operations, as atomics.h does, is in WORDS; what looks into the interpreter is called pystate_.
+
+A room has at most 24 files. At most 6 files use each other in a circle; a header and the source of
+the same name are one file here.
+
+Exits 1 if one of these rules is broken, or if an exception is not needed any more.
 """
 
 from __future__ import annotations
@@ -60,6 +66,11 @@ SYSTEMS = {"engine/unix", "engine/windows", "python/run/unix", "python/run/windo
 #: (file, name or header): why it may climb.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
+#: Headers whose names are a vocabulary of their own.
+WORDS = {"engine/base/atomics.h"}
+MOST_FILES = 24
+MOST_IN_CIRCLE = 6
+
 NOISE = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 FIRST = re.compile(r'^#include (?:"(.+)"|<(.+)>)', re.MULTILINE)
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
@@ -70,6 +81,9 @@ FUNCTION = re.compile(r"\b((?:pf|pystate)_\w+)\s*\(")
 VARIABLE = re.compile(r"^extern .*?(\w+)(?:\[\w*\])?;")
 CONSTANT = re.compile(r"^ +(P[FY]_\w+)(?: =|,|$)")
 DEFINED = re.compile(r"^((?:pf|pystate)_\w+)\(", re.MULTILINE)
+#: ... or a variable's value.
+VALUE = re.compile(r"^[A-Za-z][^=;(\n]*?\b(pf_\w+)(?:\[\w*\])?(?: =|;)", re.MULTILINE)
+STRUCTURE = re.compile(r"^(?:\}|typedef .*?)\s*\**(\w+);|^struct (\w+) \{", re.MULTILINE)
 
 
 def room_of(file: Path) -> str:
@@ -97,6 +111,16 @@ def declared(code: str) -> set[str]:
             names.add(found[1])
         depth += line.count("{") - line.count("}")
     return names
+
+
+def reach(uses: dict[Path, set[Path]], start: Path) -> set[Path]:
+    """All that `start` uses, directly or not."""
+    found: set[Path] = set()
+    new = {start}
+    while new:
+        new = {used for unit in new for used in uses[unit]} - found
+        found |= new
+    return found
 
 
 class House:
@@ -144,6 +168,64 @@ class House:
                     found[file.relative_to(CSRC).as_posix(), name] = room_of(home)
         return found
 
+    def misnamed(self) -> list[str]:
+        """Shared names that do not tell where they belong."""
+        source = {
+            name: file
+            for file, code in self.code.items()
+            if file.suffix == ".c"
+            for name in {*DEFINED.findall(code), *VALUE.findall(code)}
+        }
+        found = []
+        for name, header in self.home.items():
+            where = header.relative_to(CSRC).as_posix()
+            if not name.startswith("pf_") or where in WORDS:
+                continue
+            words = {header.stem, *header.parent.relative_to(CSRC).parts}
+            words.update(source[name].stem.split("_")[:1] if name in source else [])
+            words.add(source[name].stem if name in source else header.stem)
+            for pair in STRUCTURE.findall(self.code[header]):
+                words.add(re.sub(r"^pf_?|object$", "", (pair[0] or pair[1]).lower()))
+            words = {word.removesuffix("s") for word in words}
+            if not any(re.match(rf"pf_{word}s?(_|$)", name) for word in words):
+                found.append(f"{where}: {name} begins with none of {sorted(words)}")
+        return found
+
+    def crowded(self) -> list[str]:
+        """Rooms with too many files."""
+        files: dict[str, int] = defaultdict(int)
+        for file in self.code:
+            files[room_of(file)] += 1
+        return [
+            f"{room} has {count} files, more than {MOST_FILES}"
+            for room, count in files.items()
+            if count > MOST_FILES
+        ]
+
+    def circles(self) -> list[str]:
+        """Files, at least too many of them, each of which is used by what it uses."""
+        uses: dict[Path, set[Path]] = defaultdict(set)
+        sources = [file for file in self.code if file.suffix == ".c"]
+        owner = {
+            name: file.with_suffix("")
+            for file in sources
+            for name in DEFINED.findall(self.code[file])
+        }
+        for file, code in self.code.items():
+            for name in set(NAME.findall(INCLUDE.sub("", code))) & owner.keys():
+                uses[file.with_suffix("")].add(owner[name])
+        reached = {unit: reach(uses, unit) for unit in set(owner.values())}
+        circles = {
+            frozenset(other for other in reached[unit] if unit in reached[other])
+            for unit in reached
+        }
+        return [
+            f"{len(circle)} files use each other in a circle: "
+            + ", ".join(sorted(unit.relative_to(CSRC).as_posix() for unit in circle))
+            for circle in circles
+            if len(circle) > MOST_IN_CIRCLE
+        ]
+
     def late(self) -> list[str]:
         """Files of csrc/python that include another header before Python.h."""
         found = []
@@ -171,13 +253,13 @@ def main() -> int:
         print(f"{file} -> {room}: {', '.join(names)}")
     for file, what in sorted(gone):
         print(f"{file} no longer needs its exception for {what}")
-    late = house.late()
-    print(*late, sep="\n", end="\n" if late else "")
+    broken = [*house.late(), *house.misnamed(), *house.crowded(), *house.circles()]
+    print(*broken, sep="\n", end="\n" if broken else "")
     print(
         f"{len(house.code)} files, {len(between)} arrows between rooms,"
         f" {len(left)} of {len(wrong)} climbs without a reason"
     )
-    return 1 if left or gone or late else 0
+    return 1 if left or gone or broken else 0
 
 
 if __name__ == "__main__":

@@ -574,7 +574,7 @@ add_primitives(PyObject *module)
  *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part,
+    &pf_wakeup_part,
     &pf_runs_part,
     &pf_worker_part,
     &pf_root_part,

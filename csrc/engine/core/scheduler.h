@@ -65,7 +65,7 @@ struct pf_scheduler {
     pf_probe_fn probe;     /* NULL: none */
     pf_pop_due_fn pop_due; /* NULL: the earliest; data is pick_data */
     PF_ATOMIC(size_t)
-        holds; /* expected wake-ups from outside; see pf_scheduler_hold */
+    holds; /* expected wake-ups from outside; see pf_scheduler_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
     uint64_t events; /* reported by the poller */
     pf_spin spin;

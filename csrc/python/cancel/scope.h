@@ -148,8 +148,8 @@ PyObject *pf_scope_seconds(int64_t ns);        /* a float */
 /* --- scope_functions.c --- */
 /* shield() around the calls of the running fiber between these two.  A new
  * scope, or NULL with an exception; the second call always drops it. */
-ScopeObject *pf_shield_enter(void);
-void pf_shield_leave(ScopeObject *shield);
+ScopeObject *pf_scope_shield_enter(void);
+void pf_scope_shield_leave(ScopeObject *shield);
 extern PyMethodDef pf_scope_functions[];
 
 /* --- group.c --- */

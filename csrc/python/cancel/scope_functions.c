@@ -47,7 +47,7 @@ mod_move_on_after(PyObject *module, PyObject *length)
 }
 
 ScopeObject *
-pf_shield_enter(void)
+pf_scope_shield_enter(void)
 {
     ScopeObject *self = scope_for(Py_None, "shield");
     if (self != NULL) {
@@ -62,7 +62,7 @@ pf_shield_enter(void)
 }
 
 void
-pf_shield_leave(ScopeObject *self)
+pf_scope_shield_leave(ScopeObject *self)
 {
     if (self->fiber != NULL) {
         pf_scope_remove(self);

@@ -394,8 +394,9 @@ wait_for(int fd, pf_direction direction, double timeout)
         return -1;
     }
     PfRare *lent = lend();
-    int rc =
-        lent == NULL ? -1 : pf_wait_for_number(fd, direction, length, number);
+    int rc = lent == NULL
+                 ? -1
+                 : pf_readiness_wait_for_number(fd, direction, length, number);
     if (lent != NULL) {
         end_lending(lent);
     }

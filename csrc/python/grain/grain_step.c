@@ -293,10 +293,10 @@ dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (is_number(what)) {
         return pf_grain_sleep(g, what);
     }
-    if (pf_is_event(what)) {
+    if (pf_event_is(what)) {
         return pf_grain_wait_event(g, what);
     }
-    if (pf_is_channel_case(what)) {
+    if (pf_channel_is_case(what)) {
         return pf_grain_wait_case(g, what);
     }
     int future = has(what, "add_done_callback");

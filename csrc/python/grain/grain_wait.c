@@ -356,7 +356,7 @@ pf_grain_wait_case(GrainObject *g, PyObject *op)
     if (wait == NULL) {
         return -1;
     }
-    ChannelObject *channel = pf_case_channel(op, &value);
+    ChannelObject *channel = pf_channel_of_case(op, &value);
     bool sends = value != NULL;
     PF_LOCK(channel);
     int rc = sends ? pf_channel_try_send(channel, value)
@@ -476,8 +476,8 @@ bool
 pf_grain_receives(GrainObject *g)
 {
     PyObject *value = NULL;
-    return pf_is_channel_case(g->yielded) &&
-           (pf_case_channel(g->yielded, &value), value == NULL);
+    return pf_channel_is_case(g->yielded) &&
+           (pf_channel_of_case(g->yielded, &value), value == NULL);
 }
 
 /* A value that it received but will not see goes back to the channel. */
@@ -494,7 +494,7 @@ leave_line(GrainObject *g, PfNode *node)
     PyObject *value = node->item, *unused = NULL;
     node->item = NULL;
     if (PF_SHARED_GET(&node->waiter->taken) != NULL && pf_grain_receives(g)) {
-        pf_channel_give_back(pf_case_channel(g->yielded, &unused), value);
+        pf_channel_give_back(pf_channel_of_case(g->yielded, &unused), value);
     } else {
         Py_DECREF(value);
     }
@@ -550,9 +550,9 @@ take_grant(GrainObject *g)
     PfNode *node = &g->wait->line.node;
     PyObject *value = node->item, *unused = NULL;
     bool refused = node->refused;
-    if (pf_is_channel_case(g->yielded)) {
+    if (pf_channel_is_case(g->yielded)) {
         node->item = NULL;
-        ChannelObject *channel = pf_case_channel(g->yielded, &unused);
+        ChannelObject *channel = pf_channel_of_case(g->yielded, &unused);
         pf_grain_unwait(g);
         if (refused) {
             Py_XDECREF(value);

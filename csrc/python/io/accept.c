@@ -145,11 +145,11 @@ static int64_t
 accept_native(PyObject *op, Address *from)
 {
     PfIo io;
-    if (pf_transfer_begin(&io, op, PF_READING) < 0) {
+    if (pf_socket_transfer_begin(&io, op, PF_READING) < 0) {
         return -1;
     }
-    int64_t number = pf_transfer_until(&io, accept_once, from);
-    pf_transfer_end(&io);
+    int64_t number = pf_socket_transfer_until(&io, accept_once, from);
+    pf_socket_transfer_end(&io);
     return number;
 }
 

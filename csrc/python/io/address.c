@@ -47,7 +47,7 @@ pf_socket_resolved(PyObject *op, PyObject *address)
 }
 
 PyObject *
-pf_tuple_with(PyObject *args, Py_ssize_t place, PyObject *item)
+pf_address_tuple(PyObject *args, Py_ssize_t place, PyObject *item)
 {
     PyObject *all = PyTuple_New(PyTuple_GET_SIZE(args));
     for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(args); i++) {
@@ -61,7 +61,8 @@ PyObject *
 pf_socket_resolved_in(PyObject *op, PyObject *args, Py_ssize_t place)
 {
     PyObject *number = pf_socket_resolved(op, PyTuple_GET_ITEM(args, place));
-    PyObject *all = number == NULL ? NULL : pf_tuple_with(args, place, number);
+    PyObject *all =
+        number == NULL ? NULL : pf_address_tuple(args, place, number);
     Py_XDECREF(number);
     return all;
 }

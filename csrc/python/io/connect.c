@@ -56,15 +56,15 @@ pf_socket_connect(PyObject *op, PyObject *address)
 {
     PfIo io;
     PyObject *place = pf_socket_resolved(op, address);
-    if (place == NULL || pf_transfer_begin(&io, op, PF_WRITING) < 0) {
+    if (place == NULL || pf_socket_transfer_begin(&io, op, PF_WRITING) < 0) {
         Py_XDECREF(place);
         return NULL;
     }
     long error = begin_connect(op, place);
     if (is_under_way(error) && io.sock->timeout != 0) {
-        error = pf_transfer_wait(&io) < 0 ? -1 : how_it_went(op);
+        error = pf_socket_transfer_wait(&io) < 0 ? -1 : how_it_went(op);
     }
-    pf_transfer_end(&io);
+    pf_socket_transfer_end(&io);
     Py_DECREF(place);
     return error < 0 ? NULL : PyLong_FromLong(error);
 }

@@ -70,15 +70,15 @@ static const pf_net_ops memory_net = {memory_recv, memory_send};
 /* ----------------------------------------------------------- its sockets */
 
 PyObject *
-pf_network(void)
+pf_inmemory_network(void)
 {
     PfThread *t = pf_thread_current;
     return t == NULL || t->scheduler == NULL ? NULL : t->scheduler->network;
 }
 
 PyTypeObject *
-pf_network_class(PyObject *network, PyTypeObject *asked, PyObject *args,
-                 PyObject *kwargs)
+pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
+                          PyObject *args, PyObject *kwargs)
 {
     PyObject *kind =
         PyObject_CallMethod(network, "_class_for", "OOO", asked, args,
@@ -92,7 +92,7 @@ pf_network_class(PyObject *network, PyTypeObject *asked, PyObject *args,
 }
 
 pf_scheduler *
-pf_end_run(const pf_end *end, PfThread *t)
+pf_inmemory_run(const pf_end *end, PfThread *t)
 {
     if (t->scheduler != NULL && &t->scheduler->core == end->s) {
         return end->s;
@@ -151,15 +151,15 @@ pf_socket_number(PyObject *op, PyObject *ignored)
 }
 
 int
-pf_wait_in_memory(PfThread *t, PyObject *op, pf_direction direction,
-                  int64_t length)
+pf_inmemory_wait(PfThread *t, PyObject *op, pf_direction direction,
+                 int64_t length)
 {
     const PfSocket *sock = pf_socket_of(op);
     pf_end *end = sock->end;
     if (sock->owner == 0) {
         return pf_socket_closed_error();
     }
-    pf_scheduler *s = pf_end_run(end, t);
+    pf_scheduler *s = pf_inmemory_run(end, t);
     if (s == NULL || !pf_end_blocks(end, direction) || length == 0) {
         return s == NULL ? -1 : pf_end_blocks(end, direction);
     }
@@ -377,7 +377,7 @@ io_network(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    PyObject *network = pf_network();
+    PyObject *network = pf_inmemory_network();
     return Py_NewRef(network == NULL ? Py_None : network);
 }
 

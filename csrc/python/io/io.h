@@ -30,8 +30,8 @@ extern const PfPart pf_io_part;
 /* Wait for a number that others own, `length` nanoseconds (PF_NEVER: for ever;
  * 0: it is only a question to the system).  0: it is ready; 1: it is not; -1
  * with an exception.  `what` is for reports. */
-int pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
-                       PyObject *what);
+int pf_readiness_wait_for_number(intptr_t number, pf_direction direction,
+                                 int64_t length, PyObject *what);
 
 /* One part of it each. */
 int pf_readiness_init(PyObject *module);

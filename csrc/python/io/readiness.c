@@ -14,8 +14,8 @@
 #include <errno.h>
 
 int
-pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
-                   PyObject *what)
+pf_readiness_wait_for_number(intptr_t number, pf_direction direction,
+                             int64_t length, PyObject *what)
 {
     PfThread *t = pf_thread_this();
     if (t == NULL || number < 0) {
@@ -43,12 +43,12 @@ wait_for_object(PyObject *op, pf_direction direction, int64_t length)
 {
     PfThread *t = pf_thread_this();
     if (t != NULL && is_in_memory(op)) {
-        return pf_wait_in_memory(t, op, direction, length);
+        return pf_inmemory_wait(t, op, direction, length);
     }
     int number = t == NULL ? -1 : PyObject_AsFileDescriptor(op);
     return number < 0 || pf_socket_claim(t, op) < 0
                ? -1
-               : pf_wait_for_number(number, direction, length, op);
+               : pf_readiness_wait_for_number(number, direction, length, op);
 }
 
 static PyObject *

@@ -86,12 +86,12 @@ static int
 take_end(PfIo *io)
 {
     pf_end *end = io->sock->end;
-    io->s = pf_end_run(end, io->t);
+    io->s = pf_inmemory_run(end, io->t);
     io->at = &end->at;
     if (io->s == NULL || take(io) < 0) {
         return -1;
     }
-    pf_end_keep(end); /* until pf_transfer_end */
+    pf_end_keep(end); /* until pf_socket_transfer_end */
     return 0;
 }
 
@@ -115,8 +115,8 @@ pf_socket_claim(PfThread *t, PyObject *op)
 }
 
 int
-pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
-                       pf_direction direction)
+pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
+                              pf_direction direction)
 {
     io->op = op;
     io->sock = pf_socket_of(op);
@@ -137,7 +137,7 @@ pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
 }
 
 int
-pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
+pf_socket_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
 {
     PfThread *t = pf_thread_this();
     if (t == NULL || (pf_io_scheduler(t) != NULL &&
@@ -148,7 +148,7 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
         pf_explore_preempt() < 0) {
         return -1;
     }
-    return pf_transfer_begin_part(io, t, op, direction);
+    return pf_socket_transfer_begin_part(io, t, op, direction);
 }
 
 int64_t
@@ -185,7 +185,7 @@ park_patched(PfIo *io)
 }
 
 int
-pf_transfer_wait(PfIo *io)
+pf_socket_transfer_wait(PfIo *io)
 {
     PfSocket *sock = io->sock;
     if (sock->owner != io->owner) {
@@ -212,7 +212,7 @@ pf_transfer_wait(PfIo *io)
 }
 
 void
-pf_transfer_end(PfIo *io)
+pf_socket_transfer_end(PfIo *io)
 {
     if (io->s == NULL) {
         return;
@@ -533,11 +533,12 @@ socket_wait(PyObject *op, PyObject *writing)
     int direction = PyObject_IsTrue(writing);
     PfIo io;
     if (direction < 0 ||
-        pf_transfer_begin(&io, op, direction ? PF_WRITING : PF_READING) < 0) {
+        pf_socket_transfer_begin(&io, op,
+                                 direction ? PF_WRITING : PF_READING) < 0) {
         return NULL;
     }
-    int rc = pf_transfer_wait(&io);
-    pf_transfer_end(&io);
+    int rc = pf_socket_transfer_wait(&io);
+    pf_socket_transfer_end(&io);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -546,11 +547,12 @@ static PyObject *
 socket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     newfunc make = pf_base_type->tp_new;
-    PyObject *network = pf_network();
+    PyObject *network = pf_inmemory_network();
     if (PF_LIKELY(network == NULL)) {
         return make(type, args, kwargs);
     }
-    PyTypeObject *kind = pf_network_class(network, type, args, kwargs);
+    PyTypeObject *kind =
+        pf_inmemory_network_class(network, type, args, kwargs);
     PyObject *made = kind == NULL ? NULL : make(kind, args, kwargs);
     Py_XDECREF(kind);
     return made;

@@ -78,28 +78,28 @@ pf_socket_step(const PfSocket *sock, pf_direction direction,
 }
 
 /* 0, or -1 with an exception: it is closed, another fiber does the same, or
- * this one is cancelled.  No try is due yet if pf_transfer_is_blocked. */
-int pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
+ * this one is cancelled.  No try is due yet if pf_socket_transfer_is_blocked. */
+int pf_socket_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
 /* The same for a part of an operation: no cancellation point. */
-int pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
-                           pf_direction direction);
+int pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
+                                  pf_direction direction);
 /* Not for sockets that never wait: they ask the system each time. */
 static inline bool
-pf_transfer_is_blocked(const PfIo *io)
+pf_socket_transfer_is_blocked(const PfIo *io)
 {
     return io->s != NULL && !pf_descriptor_may(io->at, io->direction) &&
            io->sock->timeout != 0 && !io->at_once;
 }
 /* It would block: wait.  0: try again; -1 with an exception. */
-int pf_transfer_wait(PfIo *io);
+int pf_socket_transfer_wait(PfIo *io);
 /* It is done, well or not: others that stand in line may try. */
-void pf_transfer_end(PfIo *io);
+void pf_socket_transfer_end(PfIo *io);
 
 /* One try of an operation: a number, or -errno. */
 typedef int64_t (*PfTry)(PfIo *io, void *with);
 
 static inline bool
-pf_would_block(int64_t error)
+pf_socket_would_block(int64_t error)
 {
     return error == -EAGAIN || error == -EWOULDBLOCK;
 }
@@ -107,19 +107,19 @@ pf_would_block(int64_t error)
 /* Try until it does not block: the number, or -1 with an exception.  A signal's
  * handler may raise. */
 static inline int64_t
-pf_transfer_until(PfIo *io, PfTry once, void *with)
+pf_socket_transfer_until(PfIo *io, PfTry once, void *with)
 {
     int64_t result = -EAGAIN;
     for (;;) {
-        if (!pf_transfer_is_blocked(io)) {
+        if (!pf_socket_transfer_is_blocked(io)) {
             result = once(io, with);
         }
         if (result >= 0) {
             return result;
         }
-        int rc = result == -EINTR         ? PyErr_CheckSignals()
-                 : pf_would_block(result) ? pf_transfer_wait(io)
-                                          : pf_io_error(result);
+        int rc = result == -EINTR                ? PyErr_CheckSignals()
+                 : pf_socket_would_block(result) ? pf_socket_transfer_wait(io)
+                                                 : pf_io_error(result);
         if (rc < 0) {
             return -1;
         }
@@ -134,7 +134,7 @@ void pf_transfer_tell(Py_ssize_t sent);
 /* The thread's buffer for what comes, or NULL with an exception.  Whoever gets
  * bytes there copies them before any other code runs. */
 #define PF_SHARED_BUFFER ((size_t)256 * 1024)
-char *pf_shared_buffer(PfThread *t);
+char *pf_transfer_shared_buffer(PfThread *t);
 
 /* When an operation that begins now must be over; `s`: NULL, it blocks. */
 int64_t pf_socket_deadline(const PfSocket *sock, pf_scheduler *s);
@@ -162,16 +162,16 @@ PyObject *pf_socket_accept_as(PyObject *op, PyObject *type);
 
 /* --- inmemory.c --- */
 /* The network that new sockets of this run belong to, borrowed; or NULL. */
-PyObject *pf_network(void);
+PyObject *pf_inmemory_network(void);
 /* The class of a new socket there: a new reference, or NULL. */
-PyTypeObject *pf_network_class(PyObject *network, PyTypeObject *asked,
-                               PyObject *args, PyObject *kwargs);
+PyTypeObject *pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
+                                        PyObject *args, PyObject *kwargs);
 /* The run that the end belongs to, if it runs here; or NULL with FiberError. */
-pf_scheduler *pf_end_run(const pf_end *end, PfThread *t);
+pf_scheduler *pf_inmemory_run(const pf_end *end, PfThread *t);
 /* wait_readable() and wait_writable() of such a socket: as
- * pf_wait_for_number. */
-int pf_wait_in_memory(PfThread *t, PyObject *op, pf_direction direction,
-                      int64_t length);
+ * pf_readiness_wait_for_number. */
+int pf_inmemory_wait(PfThread *t, PyObject *op, pf_direction direction,
+                     int64_t length);
 PyObject *pf_socket_begin_in_memory(PyObject *op, PyObject *args);
 PyObject *pf_socket_number(PyObject *op, PyObject *ignored);
 /* For the last time: the end is not the socket's any more. */
@@ -185,6 +185,6 @@ PyObject *pf_socket_resolved(PyObject *op, PyObject *address);
 PyObject *pf_socket_resolved_in(PyObject *op, PyObject *args,
                                 Py_ssize_t place);
 /* A new tuple, with another item at that place; or NULL. */
-PyObject *pf_tuple_with(PyObject *args, Py_ssize_t place, PyObject *item);
+PyObject *pf_address_tuple(PyObject *args, Py_ssize_t place, PyObject *item);
 
 #endif

@@ -272,8 +272,9 @@ move_at_once(PfTlsOp *op, pf_direction direction, const PfBytes *bytes)
     if (moved >= 0) {
         return (Py_ssize_t)moved;
     }
-    return pf_would_block(moved) || moved == -EINTR ? want(direction)
-                                                    : pf_io_error(moved);
+    return pf_socket_would_block(moved) || moved == -EINTR
+               ? want(direction)
+               : pf_io_error(moved);
 }
 
 static Py_ssize_t
@@ -283,7 +284,7 @@ move(PfTlsOp *op, pf_direction direction, const PfBytes *bytes)
     if (never_waits(op)) {
         return move_at_once(op, direction, bytes);
     }
-    if (pf_transfer_begin_part(&io, op->t, op->socket, direction) < 0) {
+    if (pf_socket_transfer_begin_part(&io, op->t, op->socket, direction) < 0) {
         return -1;
     }
     io.late = op->late;
@@ -292,7 +293,7 @@ move(PfTlsOp *op, pf_direction direction, const PfBytes *bytes)
     Py_ssize_t moved = pf_transfer_move(&io, bytes);
     op->timed = io.timed;
     op->deadline = io.deadline;
-    pf_transfer_end(&io);
+    pf_socket_transfer_end(&io);
     return moved;
 }
 
@@ -427,7 +428,7 @@ static int
 receive(PfTlsOp *op)
 {
     TlsObject *tls = op->tls;
-    PfBytes bytes = {pf_shared_buffer(op->t),
+    PfBytes bytes = {pf_transfer_shared_buffer(op->t),
                      op->exact ? next_step(&tls->records) : AT_A_TIME, 0};
     if (bytes.data == NULL) {
         return -1;

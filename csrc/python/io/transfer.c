@@ -22,7 +22,7 @@
  * more than comes, would map and unmap memory at each call.  It stays in the
  * processor's cache.  More is allocated. */
 char *
-pf_shared_buffer(PfThread *t)
+pf_transfer_shared_buffer(PfThread *t)
 {
     if (t->io_buffer == NULL) {
         t->io_buffer = PyMem_RawMalloc(PF_SHARED_BUFFER);
@@ -82,7 +82,7 @@ pf_transfer_move(PfIo *io, const PfBytes *bytes)
 {
     PfBytes with = *bytes;
     io->at_once = never_waits(with.flags);
-    return (Py_ssize_t)pf_transfer_until(io, try_once, &with);
+    return (Py_ssize_t)pf_socket_transfer_until(io, try_once, &with);
 }
 
 /* --------------------------------------------------------------- reading */
@@ -121,7 +121,7 @@ receive(PfIo *io, size_t size, int flags)
     if (size > PF_SHARED_BUFFER) {
         return receive_much(io, size, flags);
     }
-    PfBytes bytes = {pf_shared_buffer(io->t), size, flags};
+    PfBytes bytes = {pf_transfer_shared_buffer(io->t), size, flags};
     if (bytes.data == NULL) {
         return NULL;
     }
@@ -159,11 +159,11 @@ sock_recv(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PfIo io;
-    if (pf_transfer_begin(&io, op, PF_READING) < 0) {
+    if (pf_socket_transfer_begin(&io, op, PF_READING) < 0) {
         return NULL;
     }
     PyObject *result = receive(&io, (size_t)size, flags);
-    pf_transfer_end(&io);
+    pf_socket_transfer_end(&io);
     return result;
 }
 
@@ -188,12 +188,12 @@ receive_into(PyObject *op, Py_buffer *buffer, Py_ssize_t wanted, int flags)
 {
     PfIo io;
     Py_ssize_t size = part_of(buffer, wanted);
-    if (size < 0 || pf_transfer_begin(&io, op, PF_READING) < 0) {
+    if (size < 0 || pf_socket_transfer_begin(&io, op, PF_READING) < 0) {
         return NULL;
     }
     PfBytes bytes = {buffer->buf, (size_t)size, flags};
     Py_ssize_t got = size == 0 ? 0 : pf_transfer_move(&io, &bytes);
-    pf_transfer_end(&io);
+    pf_socket_transfer_end(&io);
     return got < 0 ? NULL : PyLong_FromSsize_t(got);
 }
 
@@ -262,10 +262,10 @@ sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Py_ssize_t sent = -1;
-    if (pf_transfer_begin(&io, op, PF_WRITING) == 0) {
+    if (pf_socket_transfer_begin(&io, op, PF_WRITING) == 0) {
         PfBytes bytes = {data.buf, (size_t)data.len, flags};
         sent = pf_transfer_move(&io, &bytes);
-        pf_transfer_end(&io);
+        pf_socket_transfer_end(&io);
     }
     release_data(&data);
     return sent < 0 ? NULL : PyLong_FromSsize_t(sent);
@@ -311,10 +311,10 @@ sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (parse_data("sendall", args, nargs, &data, &flags) < 0) {
         return NULL;
     }
-    int rc = pf_transfer_begin(&io, op, PF_WRITING);
+    int rc = pf_socket_transfer_begin(&io, op, PF_WRITING);
     if (rc == 0) {
         rc = send_all(&io, &data, flags);
-        pf_transfer_end(&io);
+        pf_socket_transfer_end(&io);
     }
     release_data(&data);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
@@ -362,7 +362,7 @@ keep_buffers(const BaseMethod *method, PyObject *args)
         return Py_NewRef(args);
     }
     PyObject *list = PySequence_List(PyTuple_GET_ITEM(args, at));
-    PyObject *kept = list == NULL ? NULL : pf_tuple_with(args, at, list);
+    PyObject *kept = list == NULL ? NULL : pf_address_tuple(args, at, list);
     Py_XDECREF(list);
     return kept;
 }
@@ -371,7 +371,7 @@ static PyObject *
 try_until_done(PfIo *io, PyObject *bound, PyObject *args, PyObject *kwargs)
 {
     for (;;) {
-        if (!pf_transfer_is_blocked(io)) {
+        if (!pf_socket_transfer_is_blocked(io)) {
             PyObject *result = PyObject_Call(bound, args, kwargs);
             if (result != NULL ||
                 !PyErr_ExceptionMatches(PyExc_BlockingIOError)) {
@@ -379,7 +379,7 @@ try_until_done(PfIo *io, PyObject *bound, PyObject *args, PyObject *kwargs)
             }
             PyErr_Clear();
         }
-        if (pf_transfer_wait(io) < 0) {
+        if (pf_socket_transfer_wait(io) < 0) {
             return NULL;
         }
     }
@@ -399,12 +399,13 @@ until_done(PyObject *op, const BaseMethod *method, PyObject *args,
         goto done;
     }
     kept = keep_buffers(method, args);
-    if (kept == NULL || pf_transfer_begin(&io, op, method->direction) < 0) {
+    if (kept == NULL ||
+        pf_socket_transfer_begin(&io, op, method->direction) < 0) {
         goto done;
     }
     io.at_once = at_once;
     result = try_until_done(&io, bound, kept, kwargs);
-    pf_transfer_end(&io);
+    pf_socket_transfer_end(&io);
 done:
     Py_XDECREF(kept);
     Py_XDECREF(bound);

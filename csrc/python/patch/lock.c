@@ -25,7 +25,7 @@ static int
 look(PyObject *self, PfThread *t, void *data)
 {
     (void)data;
-    PyObject *taken = pf_call_try(acquire, self);
+    PyObject *taken = pf_methods_call_try(acquire, self);
     int rc = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
     if (rc == 1) {
@@ -58,7 +58,7 @@ static inline bool
 is_for_fibers(PyObject *self)
 {
     (void)self;
-    return PF_UNLIKELY(pf_stays() != NULL && pf_lock_methods.wanted);
+    return PF_UNLIKELY(pf_stay_thread() != NULL && pf_lock_methods.wanted);
 }
 
 /* The arguments have been converted, which may have run code that left the

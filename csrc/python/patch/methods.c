@@ -12,7 +12,7 @@
      METH_METHOD)
 
 static PfMethods *const all[] = {&pf_lock_methods, &pf_rlock_methods,
-                                 &pf_queue_methods};
+                                 &pf_simple_queue_methods};
 #define KINDS (sizeof all / sizeof *all)
 
 /* Borrowed; NULL without an exception if there is none. */
@@ -145,7 +145,7 @@ pf_methods_init(PyObject *module)
 }
 
 PyObject *
-pf_call_try(const PfMethod *acquire, PyObject *lock)
+pf_methods_call_try(const PfMethod *acquire, PyObject *lock)
 {
     PyObject *const no[] = {Py_False};
     if (acquire->flags & METH_FASTCALL) {
@@ -159,7 +159,7 @@ pf_call_try(const PfMethod *acquire, PyObject *lock)
 }
 
 PyObject *
-pf_call_timed(const PfMethod *acquire, PyObject *lock, double seconds)
+pf_methods_call_timed(const PfMethod *acquire, PyObject *lock, double seconds)
 {
     PyObject *args = Py_BuildValue("(Od)", Py_True, seconds);
     if (args == NULL) {
@@ -175,7 +175,7 @@ pf_call_timed(const PfMethod *acquire, PyObject *lock, double seconds)
 }
 
 int
-pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline)
+pf_methods_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline)
 {
     static char *names[] = {"blocking", "timeout", NULL};
     PyObject *given[] = {Py_True, NULL};

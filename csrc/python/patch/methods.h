@@ -32,7 +32,7 @@ typedef struct PfMethods {
     bool known, wanted, in_place;
 } PfMethods;
 
-extern PfMethods pf_lock_methods, pf_rlock_methods, pf_queue_methods;
+extern PfMethods pf_lock_methods, pf_rlock_methods, pf_simple_queue_methods;
 
 int pf_methods_init(PyObject *module);
 /* The parking lot is empty: what is not wanted any more goes. */
@@ -41,13 +41,13 @@ void pf_methods_settle(void);
 /* acquire(), found in the list, however this interpreter calls it. */
 const PfMethod *pf_method_named(const PfMethods *methods, const char *name);
 /* acquire(False): True, False, or NULL with an exception. */
-PyObject *pf_call_try(const PfMethod *acquire, PyObject *lock);
+PyObject *pf_methods_call_try(const PfMethod *acquire, PyObject *lock);
 /* acquire(True, seconds), likewise. */
-PyObject *pf_call_timed(const PfMethod *acquire, PyObject *lock,
-                        double seconds);
+PyObject *pf_methods_call_timed(const PfMethod *acquire, PyObject *lock,
+                                double seconds);
 
 /* The deadline of an acquire(): 0 or -1. */
-int pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);
+int pf_methods_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);
 
 #define PF_METHODS(module_name, type_name, array, when_found)                 \
     {.module = (module_name),                                                 \
@@ -89,7 +89,7 @@ typedef PyObject *(*PfUnpacked)(PyObject *, PyObject *const *, Py_ssize_t,
     {                                                                         \
         int64_t deadline;                                                     \
         int rc = !is_for_fibers(self) ? PF_CALL_ORIGINAL                      \
-                 : pf_packed_deadline(args, kwargs, &deadline) < 0            \
+                 : pf_methods_deadline(args, kwargs, &deadline) < 0           \
                      ? -1                                                     \
                      : acquire_until(self, deadline);                         \
         return rc == PF_CALL_ORIGINAL                                         \

@@ -67,7 +67,7 @@ look(PyObject *self, PfThread *t, void *data)
     if (entry == NULL || entry->depth > 0) {
         return entry == NULL ? -1 : 0;
     }
-    PyObject *taken = pf_call_try(acquire, self);
+    PyObject *taken = pf_methods_call_try(acquire, self);
     int rc = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
     if (rc == 1) {
@@ -80,7 +80,7 @@ look(PyObject *self, PfThread *t, void *data)
 static int
 once_more(PyObject *self, PfLotEntry *entry)
 {
-    PyObject *taken = pf_call_try(acquire, self);
+    PyObject *taken = pf_methods_call_try(acquire, self);
     int rc = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
     entry->depth += rc == 1;
@@ -106,7 +106,7 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
 static inline bool
 is_for_fibers(PyObject *self)
 {
-    return PF_UNLIKELY(pf_stays() != NULL && pf_rlock_methods.wanted) ||
+    return PF_UNLIKELY(pf_stay_thread() != NULL && pf_rlock_methods.wanted) ||
            PF_UNLIKELY(is_mine(held(self)));
 }
 
@@ -119,7 +119,7 @@ acquire_until(PyObject *self, int64_t deadline)
     if (is_mine(entry)) {
         return once_more(self, entry);
     }
-    PfThread *t = pf_rlock_methods.wanted ? pf_stays() : NULL;
+    PfThread *t = pf_rlock_methods.wanted ? pf_stay_thread() : NULL;
     Py_ssize_t once = 1;
     if (t == NULL) {
         return PF_CALL_ORIGINAL;
@@ -265,7 +265,7 @@ static PyObject *
 take_again(PyObject *self, Py_ssize_t count)
 {
     for (; count > 1; count--) {
-        PyObject *taken = pf_call_try(acquire, self);
+        PyObject *taken = pf_methods_call_try(acquire, self);
         if (taken == NULL) {
             return NULL;
         }

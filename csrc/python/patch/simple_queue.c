@@ -83,7 +83,8 @@ get_staying(PyObject *self, PfThread *t, int64_t deadline, Got *got)
 static inline bool
 is_for_fibers(void)
 {
-    return PF_UNLIKELY(pf_stays() != NULL && pf_queue_methods.wanted);
+    return PF_UNLIKELY(pf_stay_thread() != NULL &&
+                       pf_simple_queue_methods.wanted);
 }
 
 /* When there was nothing in time, the queue itself raises Empty. */
@@ -154,12 +155,13 @@ static void
 found(PyTypeObject *type)
 {
     (void)type;
-    empty = pf_method_named(&pf_queue_methods, "empty");
-    get_nowait = pf_method_named(&pf_queue_methods, "get_nowait");
-    put = pf_method_named(&pf_queue_methods, "put");
-    put_nowait = pf_method_named(&pf_queue_methods, "put_nowait");
-    get = pf_method_named(&pf_queue_methods, "get");
+    empty = pf_method_named(&pf_simple_queue_methods, "empty");
+    get_nowait = pf_method_named(&pf_simple_queue_methods, "get_nowait");
+    put = pf_method_named(&pf_simple_queue_methods, "put");
+    put_nowait = pf_method_named(&pf_simple_queue_methods, "put_nowait");
+    get = pf_method_named(&pf_simple_queue_methods, "get");
 }
 
 /* constant after import, but for `wanted` and what follows from it */
-PfMethods pf_queue_methods = PF_METHODS("_queue", "SimpleQueue", list, found);
+PfMethods pf_simple_queue_methods =
+    PF_METHODS("_queue", "SimpleQueue", list, found);

@@ -66,7 +66,8 @@ block_for_a_while(const PfMethod *acquire, PyObject *lock, const PfThread *t)
     if (limit <= 0) {
         return 2;
     }
-    PyObject *taken = pf_call_timed(acquire, lock, (double)limit / 1e9);
+    PyObject *taken =
+        pf_methods_call_timed(acquire, lock, (double)limit / 1e9);
     if (taken == NULL || taken == Py_True) {
         Py_XDECREF(taken);
         return taken == NULL ? -1 : 1;
@@ -82,7 +83,7 @@ int
 pf_stay_acquire(const PfMethod *acquire, PyObject *lock, PfThread *t,
                 int64_t deadline)
 {
-    PyObject *taken = pf_call_try(acquire, lock);
+    PyObject *taken = pf_methods_call_try(acquire, lock);
     if (taken == NULL || taken == Py_True || deadline == PF_NOW) {
         int rc = taken == NULL ? -1 : taken == Py_True;
         Py_XDECREF(taken);

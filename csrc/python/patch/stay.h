@@ -26,7 +26,7 @@ PyObject *pf_stay_loop_logs(PyObject *module, PyObject *yes);
 /* The running thread, if pf_lot_parks() returned NULL though a run is active on
  * it; else NULL. */
 static inline PfThread *
-pf_stays(void)
+pf_stay_thread(void)
 {
     PfThread *t = pf_thread_current;
     return PF_LIKELY(t == NULL || t->scheduler == NULL) || !pf_lot_is_ours()

@@ -22,6 +22,6 @@ void pf_wakeup_end(PyObject *signals, long old);
 /* The descriptor has done its work: reset it. */
 void pf_wakeup_drain(void);
 
-extern const PfPart pf_signals_part;
+extern const PfPart pf_wakeup_part;
 
 #endif

@@ -3,13 +3,14 @@
 #include "python/sync/select.h"
 #include "python/wait/wait.h"
 
-PyTypeObject *pf_case_type; /* constant after import */
+PyTypeObject *pf_select_case_type; /* constant after import */
 
 PyObject *
 pf_case_new(const char *name, const PfCaseOps *ops, PyObject *source,
             PyObject *value)
 {
-    CaseObject *self = (CaseObject *)pf_case_type->tp_alloc(pf_case_type, 0);
+    CaseObject *self =
+        (CaseObject *)pf_select_case_type->tp_alloc(pf_select_case_type, 0);
     if (self != NULL) {
         self->ops = ops;
         self->source = Py_NewRef(source);
@@ -169,12 +170,12 @@ mod_hooked_case(PyObject *module, PyObject *args)
                           &finish)) {
         return NULL;
     }
-    if (!pf_is_semaphore(semaphore)) {
+    if (!pf_semaphore_is(semaphore)) {
         PyErr_SetString(PyExc_TypeError, "a Semaphore is needed");
         return NULL;
     }
     CaseObject *self = (CaseObject *)pf_case_new(
-        puts ? "putting" : "getting", &pf_acquiring_ops, queue, NULL);
+        puts ? "putting" : "getting", &pf_select_acquiring_ops, queue, NULL);
     if (self != NULL) {
         Py_SETREF(self->op, Py_NewRef(semaphore));
         self->finish = Py_NewRef(finish);
@@ -191,8 +192,8 @@ static PyMethodDef functions[] = {
 int
 pf_case_init(PyObject *module)
 {
-    pf_case_type = pf_arguments_add_type(module, &spec, NULL);
-    return pf_case_type == NULL || add_joining() < 0
+    pf_select_case_type = pf_arguments_add_type(module, &spec, NULL);
+    return pf_select_case_type == NULL || add_joining() < 0
                ? -1
                : PyModule_AddFunctions(module, functions);
 }

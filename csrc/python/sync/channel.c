@@ -425,15 +425,15 @@ static const PfCaseOps sending_ops = {
 };
 
 bool
-pf_is_channel_case(PyObject *object)
+pf_channel_is_case(PyObject *object)
 {
-    return Py_IS_TYPE(object, pf_case_type) &&
+    return Py_IS_TYPE(object, pf_select_case_type) &&
            (((CaseObject *)object)->ops == &receiving_ops ||
             ((CaseObject *)object)->ops == &sending_ops);
 }
 
 ChannelObject *
-pf_case_channel(PyObject *op, PyObject **value)
+pf_channel_of_case(PyObject *op, PyObject **value)
 {
     CaseObject *self = (CaseObject *)op;
     *value = self->value;

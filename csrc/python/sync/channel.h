@@ -32,7 +32,7 @@ void pf_channel_raise_closed(ChannelObject *self);
 
 /* Is it what receiving() or sending() makes?  Its channel, and what it sends
  * (NULL: it receives), borrowed. */
-bool pf_is_channel_case(PyObject *object);
-ChannelObject *pf_case_channel(PyObject *op, PyObject **value);
+bool pf_channel_is_case(PyObject *object);
+ChannelObject *pf_channel_of_case(PyObject *op, PyObject **value);
 
 #endif

@@ -39,7 +39,7 @@ static LockObject *
 our_lock(PyObject *lock)
 {
     bool ours =
-        Py_IS_TYPE(lock, pf_lock_type) || Py_IS_TYPE(lock, pf_rlock_type);
+        Py_IS_TYPE(lock, pf_lock_type) || Py_IS_TYPE(lock, pf_lock_rlock_type);
     return ours ? (LockObject *)lock : NULL;
 }
 
@@ -127,8 +127,8 @@ is_owned(PyObject *lock, PfThread *t)
 {
     LockObject *ours = our_lock(lock);
     if (ours != NULL) {
-        return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(ours, t)
-                                               : pf_lock_count(ours) > 0;
+        return Py_IS_TYPE(lock, pf_lock_rlock_type) ? pf_lock_is_mine(ours, t)
+                                                    : pf_lock_count(ours) > 0;
     }
     PyObject *method;
     int found = find_method(lock, "_is_owned", &method);
@@ -233,7 +233,8 @@ restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
 static int
 restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
 {
-    ScopeObject *shield = t->scheduler == NULL ? NULL : pf_shield_enter();
+    ScopeObject *shield =
+        t->scheduler == NULL ? NULL : pf_scope_shield_enter();
     if (t->scheduler != NULL && shield == NULL) {
         PyErr_Clear(); /* no memory: do without a shield */
     }
@@ -241,7 +242,7 @@ restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
         call_foreign(lock, "_acquire_restore", saved->state, "acquire");
     PyObject *raised = done == NULL ? pystate_take_exception() : NULL;
     if (shield != NULL) {
-        pf_shield_leave(shield);
+        pf_scope_shield_leave(shield);
     }
     Py_CLEAR(saved->state);
     Py_XDECREF(done);
@@ -574,7 +575,7 @@ checked_lock(PyObject *lock)
 {
     static const char *const needed[] = {"acquire", "release"};
     if (lock == Py_None) {
-        return PyObject_CallNoArgs((PyObject *)pf_rlock_type);
+        return PyObject_CallNoArgs((PyObject *)pf_lock_rlock_type);
     }
     for (int i = 0; i < 2; i++) {
         PyObject *method;

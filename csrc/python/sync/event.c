@@ -25,7 +25,7 @@ typedef struct EventObject {
 static PyTypeObject *event_type; /* constant after import */
 
 bool
-pf_is_event(PyObject *object)
+pf_event_is(PyObject *object)
 {
     return PyObject_TypeCheck(object, event_type);
 }

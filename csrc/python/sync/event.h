@@ -4,7 +4,7 @@
 
 #include "python/waitq/waitq.h"
 
-bool pf_is_event(PyObject *object);
+bool pf_event_is(PyObject *object);
 PfWaitq *pf_event_queue(PyObject *event); /* with the mutex; NULL: it is set */
 PfMutex *pf_event_mutex(PyObject *event);
 

@@ -14,7 +14,7 @@
 
 #include <structmember.h>
 
-PyTypeObject *pf_lock_type, *pf_rlock_type; /* constant after import */
+PyTypeObject *pf_lock_type, *pf_lock_rlock_type; /* constant after import */
 
 /* --------------------------------------------------------- for both of them */
 
@@ -156,7 +156,7 @@ pf_lock_retake(LockObject *self, PfThread *t, PfWait *wait, bool interrupted)
 static inline bool
 is_rlock(LockObject *self)
 {
-    return Py_TYPE(self) == pf_rlock_type;
+    return Py_TYPE(self) == pf_lock_rlock_type;
 }
 
 /* Entered with the mutex, which it frees. */
@@ -539,6 +539,6 @@ int
 pf_lock_init(PyObject *module)
 {
     pf_lock_type = pf_arguments_add_type(module, &lock_spec, NULL);
-    pf_rlock_type = pf_arguments_add_type(module, &rlock_spec, NULL);
-    return pf_lock_type != NULL && pf_rlock_type != NULL ? 0 : -1;
+    pf_lock_rlock_type = pf_arguments_add_type(module, &rlock_spec, NULL);
+    return pf_lock_type != NULL && pf_lock_rlock_type != NULL ? 0 : -1;
 }

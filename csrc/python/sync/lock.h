@@ -17,7 +17,7 @@ typedef struct LockObject {
     PF_OBJECT_MUTEX
 } LockObject;
 
-extern PyTypeObject *pf_lock_type, *pf_rlock_type;
+extern PyTypeObject *pf_lock_type, *pf_lock_rlock_type;
 
 /* 0: acquired, once; 1: deadline; -1: exception, not acquired. */
 int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline);

@@ -26,7 +26,7 @@
 static int
 check_case(PfThread *t, PyObject *object)
 {
-    if (PF_UNLIKELY(!Py_IS_TYPE(object, pf_case_type))) {
+    if (PF_UNLIKELY(!Py_IS_TYPE(object, pf_select_case_type))) {
         PyErr_Format(PyExc_TypeError,
                      "select() takes cases (channel.receiving(), "
                      "channel.sending(value), queue.getting(), "

@@ -43,14 +43,14 @@ typedef struct CaseObject {
 } CaseObject;
 
 /* --- case.c --- */
-extern PyTypeObject *pf_case_type;
+extern PyTypeObject *pf_select_case_type;
 /* `value` may be NULL. */
 PyObject *pf_case_new(const char *name, const PfCaseOps *ops, PyObject *source,
                       PyObject *value);
 int pf_case_init(PyObject *module);
 
 /* --- semaphore.c --- */
-extern const PfCaseOps pf_acquiring_ops;
-bool pf_is_semaphore(PyObject *object);
+extern const PfCaseOps pf_select_acquiring_ops;
+bool pf_semaphore_is(PyObject *object);
 
 #endif

@@ -309,7 +309,7 @@ take_back(PyObject *op, PyObject *got)
     PF_UNLOCK(self);
 }
 
-const PfCaseOps pf_acquiring_ops = {
+const PfCaseOps pf_select_acquiring_ops = {
     .attempt = attempt_to_acquire,
     .possible = may_acquire,
     .line = line,
@@ -318,7 +318,7 @@ const PfCaseOps pf_acquiring_ops = {
 };
 
 bool
-pf_is_semaphore(PyObject *object)
+pf_semaphore_is(PyObject *object)
 {
     return PyObject_TypeCheck(object, semaphore_type);
 }
@@ -327,7 +327,7 @@ static PyObject *
 semaphore_acquiring(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_case_new("acquiring", &pf_acquiring_ops, op, NULL);
+    return pf_case_new("acquiring", &pf_select_acquiring_ops, op, NULL);
 }
 
 /* ------------------------------------------------------------------ reports */

@@ -9,7 +9,7 @@
 
 /* The reason of the Cancelled that it ended with; a new reference. */
 PyObject *
-pf_cancel_reason(PyObject *exc)
+pf_outcome_cancel_reason(PyObject *exc)
 {
     PyObject *reason = PyObject_GetAttrString(exc, "reason");
     if (reason == NULL) {
@@ -220,7 +220,7 @@ pf_outcome_make(int kind, PyObject *value)
         return PyObject_CallFunction(pf_facade.make_outcome, "iO", kind,
                                      value);
     }
-    PyObject *reason = pf_cancel_reason(value);
+    PyObject *reason = pf_outcome_cancel_reason(value);
     PyObject *made =
         PyObject_CallFunction(pf_facade.make_outcome, "iO", kind, reason);
     Py_DECREF(reason);

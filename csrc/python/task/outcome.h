@@ -17,7 +17,7 @@ void pf_outcome_close_frames(void);
 void pf_outcome_drop(PfTaskObject *task, PyObject *context);
 /* Has the collector cleared this context, or NULL?  No code may run in it. */
 bool pf_outcome_context_is_cleared(PyObject *context);
-PyObject *pf_cancel_reason(PyObject *exc);
+PyObject *pf_outcome_cancel_reason(PyObject *exc);
 bool pf_outcome_ends_programs(PyObject *exc);
 void pf_outcome_add_context(PyObject *exc, PyObject *context);
 void pf_outcome_raised_instead_of(PyObject *lost);

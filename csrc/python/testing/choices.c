@@ -21,7 +21,8 @@
 static void
 note(ExplorerObject *x, uint64_t fact)
 {
-    x->hash = pf_random_mix(x->hash ^ fact) + UINT64_C(0x9E3779B97F4A7C15);
+    x->hash =
+        pf_testing_random_mix(x->hash ^ fact) + UINT64_C(0x9E3779B97F4A7C15);
 }
 
 /* --------------------------------------------------------------- the record */
@@ -95,10 +96,10 @@ propose(ExplorerObject *x, uint32_t count)
 {
     switch (x->strategy) {
     case STRATEGY_RANDOM:
-        return pf_random_below(&x->random, count);
+        return pf_testing_random_below(&x->random, count);
     case STRATEGY_PCT: /* rarely anything but the usual */
-        return pf_random_below(&x->random, 4) == 0
-                   ? pf_random_below(&x->random, count)
+        return pf_testing_random_below(&x->random, 4) == 0
+                   ? pf_testing_random_below(&x->random, count)
                    : 0;
     default:
         return 0;
@@ -217,11 +218,11 @@ static PfKnown *
 known(ExplorerObject *x, pf_task *core)
 {
     bool fresh;
-    PfKnown *k = pf_known_find(&x->known, core, &fresh);
+    PfKnown *k = pf_pct_known_find(&x->known, core, &fresh);
     if (k == NULL) {
         x->lost = true;
     } else if (fresh) {
-        k->priority = (uint32_t)(pf_random_next(&x->random) >> 32) |
+        k->priority = (uint32_t)(pf_testing_random_next(&x->random) >> 32) |
                       UINT32_C(0x80000000);
     }
     return k;
@@ -311,7 +312,7 @@ choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
     if (x->strategy == STRATEGY_PCT) {
         place = pct_place(x, core); /* counts the steps of a lone fiber, too */
     } else if (x->strategy == STRATEGY_RANDOM && count > 1) {
-        place = pf_random_below(&x->random, count);
+        place = pf_testing_random_below(&x->random, count);
     }
     return count < 2 ? 0 : decide(x, count, PF_CHOOSE_READY, place);
 }
@@ -520,6 +521,6 @@ const PfExplorerOps pf_explorer = {
     .preempt = preempt,
     .choose = choose_slow,
     .failed = explorer_failed,
-    .idle = pf_clock_idle,
-    .remove_clock = pf_clock_remove,
+    .idle = pf_vclock_idle,
+    .remove_clock = pf_vclock_remove,
 };

@@ -26,7 +26,8 @@ draw_change_points(ExplorerObject *x, uint64_t length)
 {
     for (uint32_t i = 0; i + 1 < x->depth; i++) {
         uint32_t n = length < UINT32_MAX ? (uint32_t)length : UINT32_MAX;
-        x->change_at[i] = 1 + pf_random_below(&x->random, n > 0 ? n : 1);
+        x->change_at[i] =
+            1 + pf_testing_random_below(&x->random, n > 0 ? n : 1);
     }
 }
 
@@ -39,7 +40,7 @@ start_over(ExplorerObject *x)
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
-    pf_known_reset(&x->known);
+    pf_pct_known_reset(&x->known);
     Py_CLEAR(x->injected);
 }
 
@@ -54,7 +55,7 @@ install(ExplorerObject *x, PyObject *clock)
         PyErr_SetString(pf.fiber_error, "the explorer is in use");
         return -1;
     }
-    if (clock != Py_None && pf_clock_install(s, clock) < 0) {
+    if (clock != Py_None && pf_vclock_install(s, clock) < 0) {
         return -1;
     }
     x->installed = true;
@@ -81,7 +82,7 @@ uninstall(ExplorerObject *x)
     s->explorer = NULL;
     x->installed = false;
     pf_fetch_sub(&pf_explore_runs, 1);
-    pf_clock_remove(s);
+    pf_vclock_remove(s);
 }
 
 static PyObject *
@@ -196,7 +197,7 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     free_choices(&x->script);
     x->script = read;
     x->strategy = (Strategy)strategy;
-    x->random = pf_random_mix(seed + UINT64_C(0x632BE59BD9B4E019));
+    x->random = pf_testing_random_mix(seed + UINT64_C(0x632BE59BD9B4E019));
     x->depth = depth;
     x->lenient = lenient;
     x->preempt = preempt;
@@ -387,7 +388,7 @@ explorer_dealloc(PyObject *op)
     Py_CLEAR(x->scheduler);
     free_choices(&x->made);
     free_choices(&x->script);
-    pf_known_free(&x->known);
+    pf_pct_known_free(&x->known);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -479,7 +480,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject *pf_clock_type; /* constant after import */
+PyTypeObject *pf_explorer_clock_type; /* constant after import */
 
 const PfPart pf_testing_part = {
     .hooks = {.explorer = &pf_explorer},
@@ -488,11 +489,12 @@ const PfPart pf_testing_part = {
 int
 pf_testing_init(PyObject *module)
 {
-    pf_clock_type = pf_arguments_add_type(module, &pf_clock_spec, NULL);
+    pf_explorer_clock_type =
+        pf_arguments_add_type(module, &pf_vclock_spec, NULL);
     PyTypeObject *explorer =
         pf_arguments_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module has it */
-    return pf_clock_type == NULL || explorer == NULL
+    return pf_explorer_clock_type == NULL || explorer == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);
 }

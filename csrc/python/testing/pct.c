@@ -7,7 +7,7 @@
 #define FIRST_CAPACITY 64
 
 void
-pf_known_reset(PfKnownTable *table)
+pf_pct_known_reset(PfKnownTable *table)
 {
     if (table->used != 0) {
         memset(table->slots, 0, table->capacity * sizeof(PfKnown));
@@ -17,7 +17,7 @@ pf_known_reset(PfKnownTable *table)
 }
 
 void
-pf_known_free(PfKnownTable *table)
+pf_pct_known_free(PfKnownTable *table)
 {
     PyMem_RawFree(table->slots);
     memset(table, 0, sizeof *table);
@@ -27,7 +27,7 @@ pf_known_free(PfKnownTable *table)
 static PfKnown *
 slot_of(const PfKnownTable *table, const pf_task *task)
 {
-    uint64_t hash = pf_random_mix((uint64_t)(uintptr_t)task);
+    uint64_t hash = pf_testing_random_mix((uint64_t)(uintptr_t)task);
     uint32_t mask = table->capacity - 1;
     uint32_t i = (uint32_t)hash & mask;
     while (table->slots[i].task != NULL && table->slots[i].task != task) {
@@ -57,7 +57,7 @@ grow(PfKnownTable *table)
 }
 
 PfKnown *
-pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
+pf_pct_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
 {
     if (table->used * 2 >= table->capacity && !grow(table)) {
         return NULL;

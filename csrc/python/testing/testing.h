@@ -19,7 +19,7 @@
 
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {
-    const pf_task *task; /* not a reference: see pf_known_find */
+    const pf_task *task; /* not a reference: see pf_pct_known_find */
     uint32_t number;     /* in the order in which they first ran, from 1 */
     uint32_t priority;
 } PfKnown;
@@ -34,14 +34,14 @@ typedef struct PfKnownTable {
     uint32_t numbered;
 } PfKnownTable;
 
-void pf_known_reset(PfKnownTable *table);
-void pf_known_free(PfKnownTable *table);
+void pf_pct_known_reset(PfKnownTable *table);
+void pf_pct_known_free(PfKnownTable *table);
 /* NULL without memory.  *fresh: seen for the first time. */
-PfKnown *pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh);
+PfKnown *pf_pct_known_find(PfKnownTable *table, pf_task *task, bool *fresh);
 
 /* SplitMix64: small, fast, the same everywhere. */
 static inline uint64_t
-pf_random_mix(uint64_t z)
+pf_testing_random_mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
@@ -49,17 +49,17 @@ pf_random_mix(uint64_t z)
 }
 
 static inline uint64_t
-pf_random_next(uint64_t *state)
+pf_testing_random_next(uint64_t *state)
 {
     *state += UINT64_C(0x9E3779B97F4A7C15);
-    return pf_random_mix(*state);
+    return pf_testing_random_mix(*state);
 }
 
 /* One of 0..n-1.  (The bias of one in 2^32 does not matter here.) */
 static inline uint32_t
-pf_random_below(uint64_t *state, uint32_t n)
+pf_testing_random_below(uint64_t *state, uint32_t n)
 {
-    return (uint32_t)(((pf_random_next(state) >> 32) * n) >> 32);
+    return (uint32_t)(((pf_testing_random_next(state) >> 32) * n) >> 32);
 }
 
 /* --- vclock.c --- */
@@ -75,13 +75,13 @@ typedef struct PfClockObject {
 } PfClockObject;
 
 /* Nothing is ready: move the clock.  False if there is nothing to move to. */
-bool pf_clock_idle(SchedulerObject *s, int64_t deadline);
+bool pf_vclock_idle(SchedulerObject *s, int64_t deadline);
 /* 0, or -1 with an exception: the clock serves another scheduler. */
-int pf_clock_install(SchedulerObject *s, PyObject *clock);
-void pf_clock_remove(SchedulerObject *s);
+int pf_vclock_install(SchedulerObject *s, PyObject *clock);
+void pf_vclock_remove(SchedulerObject *s);
 
-extern PyType_Spec pf_clock_spec;
-extern PyTypeObject *pf_clock_type;
+extern PyType_Spec pf_vclock_spec;
+extern PyTypeObject *pf_explorer_clock_type;
 
 /* --- choices.c --- */
 int pf_testing_init(PyObject *module);

@@ -36,9 +36,9 @@ read_clock(void *data)
 /* ------------------------------------------------------------- installation */
 
 int
-pf_clock_install(SchedulerObject *s, PyObject *op)
+pf_vclock_install(SchedulerObject *s, PyObject *op)
 {
-    if (!PyObject_TypeCheck(op, pf_clock_type)) {
+    if (!PyObject_TypeCheck(op, pf_explorer_clock_type)) {
         PyErr_Format(PyExc_TypeError, "expected a VirtualClock, not '%.200s'",
                      Py_TYPE(op)->tp_name);
         return -1;
@@ -59,7 +59,7 @@ pf_clock_install(SchedulerObject *s, PyObject *op)
 }
 
 void
-pf_clock_remove(SchedulerObject *s)
+pf_vclock_remove(SchedulerObject *s)
 {
     if (s->clock == NULL) {
         return;
@@ -192,7 +192,7 @@ wait_for_descriptors(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 }
 
 bool
-pf_clock_idle(SchedulerObject *s, int64_t deadline)
+pf_vclock_idle(SchedulerObject *s, int64_t deadline)
 {
     PfClockObject *clock = (PfClockObject *)s->clock;
     uint64_t before = pf_scheduler_happened(&s->core);
@@ -395,7 +395,7 @@ clock_attach(PyObject *op, PyObject *scheduler)
         return NULL;
     }
     SchedulerObject *s = (SchedulerObject *)scheduler;
-    return pf_run_may_run(s) < 0 || pf_clock_install(s, op) < 0
+    return pf_run_may_run(s) < 0 || pf_vclock_install(s, op) < 0
                ? NULL
                : Py_NewRef(Py_None);
 }
@@ -414,7 +414,7 @@ clock_detach(PyObject *op, PyObject *ignored)
                         "fibers of the scheduler still wait for this clock");
         return NULL;
     }
-    pf_clock_remove(s);
+    pf_vclock_remove(s);
     Py_RETURN_NONE;
 }
 
@@ -520,7 +520,7 @@ static PyType_Slot clock_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec pf_clock_spec = {
+PyType_Spec pf_vclock_spec = {
     .name = "pyfiber._engine._VirtualClock",
     .basicsize = sizeof(PfClockObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,

@@ -116,7 +116,7 @@ dispatch_waiting(LimiterObject *self, bool returned)
     PyObject *interrupt = NULL;
     JobObject *job = take_waiting(self, returned);
     while (job != NULL) {
-        int rc = pf_job_dispatch(job);
+        int rc = pf_worker_dispatch(job);
         if (rc < 0) {
             pf_job_fail(job, pystate_take_exception());
         } else if (rc > 0) {
@@ -172,7 +172,7 @@ submit(LimiterObject *self, JobObject *job)
     if (queued) {
         return 0;
     }
-    int rc = pf_job_dispatch(job); /* to start a thread runs code */
+    int rc = pf_worker_dispatch(job); /* to start a thread runs code */
     if (rc < 0) {
         give_token_back(self);
     } else if (rc == 0 && pf_thread_current->scheduler != job->scheduler) {

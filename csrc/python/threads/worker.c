@@ -307,7 +307,7 @@ disown(LimiterObject *limiter, WorkerObject *worker)
     }
 }
 
-/* As pf_job_dispatch.  A signal handler may raise just after the thread has
+/* As pf_worker_dispatch.  A signal handler may raise just after the thread has
  * begun: then a job that it has not taken yet is withdrawn. */
 static int
 start_worker(JobObject *job)
@@ -383,7 +383,7 @@ own_worker(LimiterObject *limiter)
 }
 
 int
-pf_job_dispatch(JobObject *job)
+pf_worker_dispatch(JobObject *job)
 {
     pf_store(&job->state, JOB_RUNNING);
     WorkerObject *own = own_worker(job->limiter);

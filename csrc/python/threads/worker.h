@@ -125,7 +125,7 @@ int pf_job_init(PyObject *module);
 /* Give the job, whose token is taken, to a worker. 0, or -1 with an exception
  * if there is none and no thread can be started. 1: the job continues, but a
  * signal handler, say, raised an exception for the caller. */
-int pf_job_dispatch(JobObject *job);
+int pf_worker_dispatch(JobObject *job);
 /* The limiter's own worker, which has no job, ends. */
 void pf_worker_release(LimiterObject *limiter);
 

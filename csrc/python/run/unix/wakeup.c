@@ -90,7 +90,7 @@ after_fork(PfThread *t)
     return 0;
 }
 
-const PfPart pf_signals_part = {
+const PfPart pf_wakeup_part = {
     .after_fork = after_fork,
 };
 

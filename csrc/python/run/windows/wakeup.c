@@ -7,7 +7,7 @@
 /* Exported by every version, declared by 3.11's and 3.12's headers only. */
 PyAPI_FUNC(void *) _PyOS_SigintEvent(void);
 
-const PfPart pf_signals_part = {0}; /* no fork there */
+const PfPart pf_wakeup_part = {0}; /* no fork there */
 
 int
 pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
