@@ -18,6 +18,9 @@
 #include "python/pack/pack.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
+#include "python/patch/stay.h"
+#include "python/queue/channel.h"
+#include "python/queue/queue.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
 #include "python/run/team.h"
@@ -522,8 +525,7 @@ static int
 make_types(PyObject *module)
 {
     pf_task_fiber_type = pf_arguments_add_type(module, &pf_fiber_spec, NULL);
-    pf_scheduler_type =
-        pf_arguments_add_type(module, &pf_run_scheduler_spec, NULL);
+    pf_scheduler_type = pf_run_add_scheduler_type(module);
     PyTypeObject *latch = pf_arguments_add_type(module, &pf_latch_spec, NULL);
     Py_XDECREF(latch); /* the module has it */
     if (pf_task_fiber_type == NULL || pf_scheduler_type == NULL ||
@@ -584,7 +586,9 @@ static const PfPart *const parts[] = {
     &pf_greenlets_part,
     &pf_root_locals_part,
     &pf_io_part,
+    &pf_inmemory_part,
     &pf_lot_part,
+    &pf_stay_part,
     &pf_asyncio_part,
     &pf_watchdog_part,
     &pf_team_part,

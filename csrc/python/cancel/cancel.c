@@ -697,8 +697,8 @@ const PfCancelling pf_cancel_table = {
 };
 
 PyTypeObject *pf_scope_type, *pf_cancel_group_type; /* constant after import */
-PyObject *pf_cancel_why_deadline,
-    *pf_cancel_why_body_ended; /* constant after import */
+/* constant after import */
+PyObject *pf_cancel_why_deadline, *pf_cancel_why_body_ended;
 
 static int
 make_reasons(void)

@@ -36,6 +36,7 @@ void
 pf_parts_set(const PfPart *const *parts)
 {
     pf_parts = parts;
+    pf_parts_of_thread = pf_parts_of_scheduler = 0;
     for (; *parts != NULL; parts++) {
         take_hooks(&(*parts)->hooks);
         place((*parts)->of_thread, &pf_parts_of_thread);

@@ -89,12 +89,14 @@ typedef struct PfPart {
     /* Is it a fiber of this part that has no work at present? */
     bool (*is_idle)(FiberObject *fiber);
     int (*traverse)(SchedulerObject *s, visitproc visit, void *arg);
+    void (*clear)(SchedulerObject *s); /* what may lead back to it */
     void (*free)(SchedulerObject *s);
 } PfPart;
 
 extern const PfPart *const *pf_parts;                    /* ends with NULL */
 extern PfHooks pf_parts_hooks;                           /* of all parts */
 extern size_t pf_parts_of_thread, pf_parts_of_scheduler; /* bytes, in all */
+/* (That of a scheduler: pf_scheduler_keeps.) */
 static inline void *
 pf_parts_at(PfThread *t, const PfKeeps *keeps)
 {

@@ -71,14 +71,12 @@ struct PfThread {
     int64_t collection;         /* ns that the last one for stacks took */
     int64_t collect_after;      /* it freed none: no other before this time */
     bool ending;                /* no new schedulers */
-    bool loop_logs;             /* see patch/stay.h */
     bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     size_t in_reserve;          /* fibers left with their reserve open */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
     pf_inbox inbox;   /* what other threads want: see post.h */
-    char *io_buffer;  /* for what sockets receive, or NULL */
     uintptr_t native; /* the system's name of it; see interrupt.h */
 };
 

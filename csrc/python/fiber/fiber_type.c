@@ -142,7 +142,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
         }
     }
     if (!pf_fiber_kind(self)->is_part) {
-        Py_VISIT(self->greenlet);
+        Py_VISIT(self->view);
     }
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
@@ -204,7 +204,7 @@ fiber_clear(PyObject *op)
     if (rare != NULL) {
         Py_CLEAR(rare->callbacks);
     }
-    if (self->greenlet != NULL) {
+    if (self->view != NULL) {
         pf_parts_hooks.view_done(self); /* it holds the fiber */
     }
     if (is_alive(self) && !pf_state_is_shut_down()) {
@@ -369,7 +369,7 @@ holds_more(const FiberObject *self)
 #define BITS(pointer) ((uintptr_t)(pointer))
     return (BITS(self->fiber.stack) | BITS(self->target) | BITS(self->args) |
             BITS(self->kwargs) | BITS(self->parent) | BITS(self->context) |
-            BITS(self->greenlet) | BITS(self->rare) | BITS(self->scope)) != 0;
+            BITS(self->view) | BITS(self->rare) | BITS(self->scope)) != 0;
 #undef BITS
 }
 

@@ -109,6 +109,12 @@ struct PfGrains {
     size_t asking;          /* how many */
     uint64_t asked_at;      /* activity() then */
 };
+extern PfKeeps pf_grains_of_scheduler;
+static inline PfGrains *
+pf_grains_at(const SchedulerObject *s)
+{
+    return pf_scheduler_keeps(s, &pf_grains_of_scheduler);
+}
 
 /* A pool with a policy: its ready grains are in `ready` and not in the
  * scheduler's queue, where `turn` stands for them.  (PfGrains.asker is such an
@@ -220,7 +226,8 @@ void pf_grain_leave_step(FiberObject *runner);
 
 /* --- grain_turn.c --- */
 pf_fiber *pf_grains_first(pf_scheduler *core, pf_task *task);
-PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
+/* Before it has any: its pools and asker are made.  0, or -1 with an exception. */
+int pf_grains_begin(SchedulerObject *s);
 void pf_grains_poke(SchedulerObject *s);
 bool pf_grains_ask_again(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);

@@ -11,8 +11,8 @@
 int
 pf_grain_attach(SchedulerObject *s, GrainObject *g)
 {
-    PfGrains *grains = pf_grains_of(s);
-    if (grains == NULL) {
+    PfGrains *grains = pf_grains_at(s);
+    if (pf_grains_begin(s) < 0) {
         return -1;
     }
     int kind = g->waits_for;
@@ -54,7 +54,7 @@ void
 pf_grain_detach(GrainObject *g)
 {
     SchedulerObject *s = pf_grain_scheduler(g);
-    PF_LIST_REMOVE(s->grains->live, g);
+    PF_LIST_REMOVE(pf_grains_at(s)->live, g);
     g->core.scheduler = NULL;
     s->alive--;
     s->foreground--;

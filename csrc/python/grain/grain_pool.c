@@ -483,12 +483,12 @@ pool_bind(PyObject *op, PyObject *ignored)
     if (t == NULL || pf_scheduler_active(t, "starting a pool") == NULL) {
         return NULL;
     }
-    PfGrains *grains = pf_grains_of(t->scheduler);
-    if (grains != NULL && pool->scheduler != NULL) {
+    int rc = pf_grains_begin(t->scheduler);
+    if (rc == 0 && pool->scheduler != NULL) {
         PyErr_SetString(pf.fiber_error, "the pool has been started already");
         return NULL;
     }
-    if (grains == NULL || PyList_Append(grains->pools, op) < 0) {
+    if (rc < 0 || PyList_Append(pf_grains_at(t->scheduler)->pools, op) < 0) {
         return NULL;
     }
     pool->turn.scheduler = &t->scheduler->core;

@@ -12,7 +12,7 @@ static bool
 is_idle_runner(FiberObject *fiber)
 {
     return pf_grain_is_runner(fiber) &&
-           SCHEDULER_OF(fiber->core.scheduler)->grains->runner == fiber;
+           pf_grains_at(SCHEDULER_OF(fiber->core.scheduler))->runner == fiber;
 }
 
 /* A runner that was cancelled within a step, got a permit or entered a scope
@@ -27,7 +27,7 @@ is_spent(const FiberObject *runner)
 static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
-    PfGrains *grains = s->grains;
+    PfGrains *grains = pf_grains_at(s);
     if (PF_UNLIKELY(t->pending != 0) && !is_spent(self) &&
         pf_pending_run(t) < 0) {
         PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
@@ -61,13 +61,13 @@ runner_main(PyObject *module, PyObject *ignored)
     FiberObject *self = CURRENT(t);
     SchedulerObject *s =
         pf_grain_is_runner(self) ? SCHEDULER_OF(self->core.scheduler) : NULL;
-    if (s == NULL || s->grains->turn == NULL) {
+    if (s == NULL || pf_grains_at(s)->turn == NULL) {
         PyErr_SetString(pf.fiber_error, "only the scheduler runs this");
         return NULL;
     }
     do {
-        pf_task *core = s->grains->turn;
-        s->grains->turn = NULL;
+        pf_task *core = pf_grains_at(s)->turn;
+        pf_grains_at(s)->turn = NULL;
         pf_task_kind(core)->turn(t, core);
     } while (next_turn(t, s, self));
     if (t->transfer != NULL) { /* it is being unwound */
@@ -85,7 +85,7 @@ PyMethodDef pf_grain_runner_method = {
 static void
 cancel_all(SchedulerObject *s, PyObject *why)
 {
-    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    GrainObject *g = pf_grains_at(s)->live;
     for (; g != NULL; g = g->next) {
         if (pf_grain_is_top(g)) {
             pf_grain_cancel_now(g, why);
@@ -106,6 +106,9 @@ find_leftover(PfGrains *grains)
 static void
 unbind_pools(PfGrains *grains)
 {
+    if (grains->pools == NULL) {
+        return;
+    }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grains->pools); i++) {
         GrainPoolObject *pool =
             (GrainPoolObject *)PyList_GET_ITEM(grains->pools, i);
@@ -122,10 +125,7 @@ unbind_pools(PfGrains *grains)
 static bool
 abandon(SchedulerObject *s)
 {
-    PfGrains *grains = s->grains;
-    if (grains == NULL) {
-        return false;
-    }
+    PfGrains *grains = pf_grains_at(s);
     GrainObject *g = find_leftover(grains);
     if (g == NULL) {
         unbind_pools(grains);
@@ -140,14 +140,14 @@ abandon(SchedulerObject *s)
 static bool
 are_left(const SchedulerObject *s)
 {
-    return s->grains != NULL && s->grains->live != NULL;
+    return pf_grains_at(s)->live != NULL;
 }
 
 /* The waiting grains, for the report of a deadlock. */
 static int
 list_waiting(SchedulerObject *s, PyObject *list)
 {
-    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    GrainObject *g = pf_grains_at(s)->live;
     for (; g != NULL; g = g->next) {
         if (g->core.state != PF_RUNNING &&
             PyList_Append(list, (PyObject *)g) < 0) {
@@ -160,11 +160,9 @@ list_waiting(SchedulerObject *s, PyObject *list)
 static int
 traverse(SchedulerObject *s, visitproc visit, void *arg)
 {
-    if (s->grains == NULL) {
-        return 0;
-    }
-    Py_VISIT(s->grains->pools);
-    for (GrainObject *g = s->grains->live; g != NULL; g = g->next) {
+    PfGrains *grains = pf_grains_at(s);
+    Py_VISIT(grains->pools);
+    for (GrainObject *g = grains->live; g != NULL; g = g->next) {
         Py_VISIT(g);
     }
     return 0;
@@ -173,13 +171,10 @@ traverse(SchedulerObject *s, visitproc visit, void *arg)
 static void
 free_grains(SchedulerObject *s)
 {
-    if (s->grains != NULL) {
-        unbind_pools(s->grains);
-        Py_CLEAR(s->grains->pools);
-        Py_CLEAR(s->grains->asker);
-        PyMem_Free(s->grains);
-        s->grains = NULL;
-    }
+    PfGrains *grains = pf_grains_at(s);
+    unbind_pools(grains);
+    Py_CLEAR(grains->pools);
+    Py_CLEAR(grains->asker);
 }
 
 /* ------------------------------------------------------------------- threads */
@@ -210,7 +205,11 @@ thread_lost(PfThread *t)
     }
 }
 
+/* constant after import */
+PfKeeps pf_grains_of_scheduler = {.size = sizeof(PfGrains)};
+
 const PfPart pf_grains_part = {
+    .of_scheduler = &pf_grains_of_scheduler,
     .hooks = {.await = pf_until_await},
     .thread_lost = thread_lost,
     .at_exit = at_exit,

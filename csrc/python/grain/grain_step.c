@@ -9,7 +9,7 @@
 #include "python/core/tstate.h"
 #include "python/grain/grain.h"
 #include "python/switch/switch.h"
-#include "python/sync/channel.h"
+#include "python/queue/channel.h"
 #include "python/sync/event.h"
 #include "python/task/cancelling.h"
 #include "python/task/explore.h"

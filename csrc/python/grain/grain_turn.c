@@ -10,33 +10,29 @@
 
 static const PfTaskOps asker_ops;
 
-PfGrains *
-pf_grains_of(SchedulerObject *s)
+int
+pf_grains_begin(SchedulerObject *s)
 {
-    if (s->grains != NULL) {
-        return s->grains;
+    PfGrains *grains = pf_grains_at(s);
+    if (grains->asker != NULL) {
+        return 0;
     }
-    PfGrains *grains = PyMem_Calloc(1, sizeof(*grains));
-    if (grains == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    grains->pools = PyList_New(0);
-    grains->asker =
+    PyObject *pools = PyList_New(0);
+    GrainPoolObject *asker =
         (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_grain_pool_type);
-    bool made = grains->pools != NULL && grains->asker != NULL;
-    if (!made ||
-        s->grains != NULL) { /* code that the collector ran has made it */
-        Py_XDECREF(grains->pools);
-        Py_XDECREF(grains->asker);
-        PyMem_Free(grains);
-        return made ? s->grains : NULL;
+    bool made = pools != NULL && asker != NULL;
+    if (!made || grains->asker != NULL) { /* code that the collector ran has */
+        Py_XDECREF(pools);
+        Py_XDECREF(asker);
+        return made ? 0 : -1;
     }
-    grains->asker->turn.state = PF_PARKED;
-    pf_task_set_kind(&grains->asker->turn, &asker_ops);
-    grains->asker->turn.scheduler = &s->core;
-    s->grains = grains;
-    return grains;
+    asker->turn.state = PF_PARKED;
+    pf_task_set_kind(&asker->turn, &asker_ops);
+    asker->turn.scheduler = &s->core;
+    grains->pools = pools;
+    grains->asker = asker;
+    s->pokes = true;
+    return 0;
 }
 
 /* A fiber of the scheduler that does not belong to the run: nothing waits for
@@ -77,7 +73,7 @@ runner_for(SchedulerObject *s, pf_task *core)
     FiberObject *runner = new_runner(s);
     if (core->state != PF_READY || core->scheduler != &s->core) {
         PyErr_Clear();
-        s->grains->runner = runner;
+        pf_grains_at(s)->runner = runner;
         runner = NULL;
     } else if (runner == NULL) {
         pf_task_kind(core)->no_turn(s, core);
@@ -94,8 +90,8 @@ static pf_fiber *
 give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
 {
     runner->core.state = PF_READY;
-    s->grains->runner = NULL;
-    s->grains->turn = core;
+    pf_grains_at(s)->runner = NULL;
+    pf_grains_at(s)->turn = core;
     return pf_home_sure_way_to(s->thread, runner);
 }
 
@@ -113,7 +109,7 @@ pf_fiber *
 pf_grains_first(pf_scheduler *scheduler, pf_task *core)
 {
     SchedulerObject *s = SCHEDULER_OF(scheduler);
-    FiberObject *runner = s->grains->runner;
+    FiberObject *runner = pf_grains_at(s)->runner;
     return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
                ? give_turn(s, runner, core)
                : first_with_new_runner(s, core);
@@ -138,9 +134,9 @@ activity(SchedulerObject *s)
 }
 
 static bool
-asker_sleeps(PfGrains *grains)
+asker_sleeps(const PfGrains *grains)
 {
-    return grains != NULL && grains->sleepers.head != NULL &&
+    return grains->sleepers.head != NULL &&
            grains->asker->turn.state == PF_PARKED;
 }
 
@@ -148,8 +144,8 @@ asker_sleeps(PfGrains *grains)
 void
 pf_grains_poke(SchedulerObject *s)
 {
-    if (asker_sleeps(s->grains)) {
-        pf_scheduler_make_ready(&s->core, &s->grains->asker->turn);
+    if (asker_sleeps(pf_grains_at(s))) {
+        pf_scheduler_make_ready(&s->core, &pf_grains_at(s)->asker->turn);
     }
 }
 
@@ -157,10 +153,11 @@ pf_grains_poke(SchedulerObject *s)
 bool
 pf_grains_ask_again(SchedulerObject *s)
 {
-    if (!asker_sleeps(s->grains) || s->grains->asked_at == activity(s)) {
+    if (!asker_sleeps(pf_grains_at(s)) ||
+        pf_grains_at(s)->asked_at == activity(s)) {
         return false;
     }
-    pf_scheduler_make_ready(&s->core, &s->grains->asker->turn);
+    pf_scheduler_make_ready(&s->core, &pf_grains_at(s)->asker->turn);
     return true;
 }
 
@@ -245,7 +242,7 @@ static void
 askers_turn(PfThread *t, pf_task *task)
 {
     SchedulerObject *s = SCHEDULER_OF(task->scheduler);
-    PfGrains *grains = s->grains;
+    PfGrains *grains = pf_grains_at(s);
     bool something_ran = activity(s) - grains->asked_at > 1;
     grains->asker->turn.state = PF_RUNNING;
     if (something_ran) {

@@ -99,7 +99,7 @@ grain_start(PyObject *op, PyObject *args)
     PfThread *t = pf_thread_this();
     if (t == NULL || may_start_here(t, g) < 0 || give_args(g, args) < 0 ||
         pf_grain_prepare(g) < 0 || pf_scheduler_active(t, "start()") == NULL ||
-        pf_grains_of(t->scheduler) == NULL || may_start_here(t, g) < 0 ||
+        pf_grains_begin(t->scheduler) < 0 || may_start_here(t, g) < 0 ||
         pf_grain_start_in(t->scheduler, NULL, g, NULL) < 0) {
         return NULL;
     }
@@ -262,7 +262,7 @@ prepare_to_start(PfTaskObject *task, SchedulerObject *s)
 {
     GrainObject *g = (GrainObject *)(void *)task;
     return pf_grain_may_start(g) < 0 || pf_grain_prepare(g) < 0 ||
-                   pf_grains_of(s) == NULL
+                   pf_grains_begin(s) < 0
                ? -1
                : 0;
 }

@@ -11,7 +11,7 @@
 #include "python/core/tstate.h"
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
-#include "python/sync/channel.h"
+#include "python/queue/channel.h"
 #include "python/sync/event.h"
 #include "python/task/fiber.h"
 #include "python/task/life.h"
@@ -296,15 +296,16 @@ pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
 int
 pf_grain_wait_answer(GrainObject *g)
 {
-    PfGrains *grains = pf_grains_of(pf_grain_scheduler(g));
-    GrainWait *wait = grains == NULL ? NULL : new_wait(g);
+    SchedulerObject *s = pf_grain_scheduler(g);
+    GrainWait *wait = pf_grains_begin(s) < 0 ? NULL : new_wait(g);
     if (wait == NULL) {
         return -1;
     }
+    PfGrains *grains = pf_grains_at(s);
     pf_waitq_push(&grains->sleepers, &wait->line.node);
     grains->asking++;
     park(g, PF_WAIT_ANSWER, wait);
-    pf_grains_poke(pf_grain_scheduler(g));
+    pf_grains_poke(s);
     return 0;
 }
 
@@ -485,7 +486,7 @@ static void
 leave_line(GrainObject *g, PfNode *node)
 {
     if (g->waits_for == PF_WAIT_ANSWER && node->queue != NULL) {
-        pf_grain_scheduler(g)->grains->asking--;
+        pf_grains_at(pf_grain_scheduler(g))->asking--;
     }
     pf_waitq_leave(node->waiter);
     if (node->item == NULL) {
@@ -683,7 +684,7 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 void
 pf_grains_forget_waits(SchedulerObject *s)
 {
-    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    GrainObject *g = pf_grains_at(s)->live;
     for (; g != NULL; g = g->next) {
         if (g->core.state != PF_RUNNING && g->wait != NULL) {
             pf_waitq_leave(&g->wait->line.waiter);

@@ -249,7 +249,7 @@ end(PyGreenlet *g)
     bool stopped = pf_greenlet_stop_world(g), ours = false;
     if (pf_state_is_shut_down()) {
         IMPL(g)->fiber = NULL; /* the stack is not touched */
-        fiber->greenlet = NULL;
+        fiber->view = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
         fiber->held = true;
@@ -599,7 +599,7 @@ greenlet_repr(PyObject *op)
     }
     PfThread *t = pf_thread_current;
     bool started = IMPL(g)->started;
-    bool current = t != NULL && CURRENT(t)->greenlet == op;
+    bool current = t != NULL && CURRENT(t)->view == op;
     return PyUnicode_FromFormat(
         "<%s object at %p (otid=%p)%s%s%s%s>", name, op, owner,
         current   ? " current"

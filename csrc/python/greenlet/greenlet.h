@@ -65,7 +65,7 @@ struct PfGreenlet {
 };
 
 #define IMPL(g) ((g)->pimpl)
-#define GREENLET_OF(f) ((PyGreenlet *)(f)->greenlet)
+#define GREENLET_OF(f) ((PyGreenlet *)(f)->view)
 
 typedef struct PfGreenletGlobals {
     PyObject *error;
@@ -145,7 +145,7 @@ static inline PyGreenlet *
 pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 {
     FiberObject *fiber = CURRENT(t);
-    return PF_LIKELY(fiber->greenlet != NULL) ? GREENLET_OF(fiber)
+    return PF_LIKELY(fiber->view != NULL) ? GREENLET_OF(fiber)
                                               : pf_greenlet_view(t, fiber);
 }
 /* A new reference; NULL: none (its parents were cleared by the collector). */

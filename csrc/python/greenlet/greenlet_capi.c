@@ -282,6 +282,7 @@ are_wanted(void)
 }
 
 /* Constant after import. */
+/* constant after import */
 PfKeeps pf_greenlet_of_thread = {.size = sizeof(GreenThread)};
 
 const PfPart pf_greenlets_part = {

@@ -280,7 +280,7 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
         }
         return rc;
     }
-    fiber->greenlet = (PyObject *)g;
+    fiber->view = (PyObject *)g;
     fiber->target = run;
     fiber->args = cargo->args;
     fiber->kwargs = cargo->kwargs;
@@ -704,7 +704,7 @@ greenlet_reap(pf_thread *thread, pf_fiber *left)
     }
     if (fiber->core.state == PF_DONE) {
         fiber->stack_size = 0; /* `saved` went with the stack */
-        fiber->greenlet = NULL;
+        fiber->view = NULL;
         PyObject *context = IMPL(g)->context;
         IMPL(g)->context = fiber->context;
         fiber->context = NULL;
@@ -772,7 +772,7 @@ throw_exit(PfThread *t, PyGreenlet *g)
     PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
     bool below = descends_from(GREENLET_OF(self), g);
     if (!below) {
-        Py_XSETREF(IMPL(g)->parent, (PyGreenlet *)Py_NewRef(self->greenlet));
+        Py_XSETREF(IMPL(g)->parent, (PyGreenlet *)Py_NewRef(self->view));
     }
     if (below || t->no_switch > 0) {
         IMPL(g)->killer = self;

@@ -43,11 +43,11 @@ make_view(PfThread *t, FiberObject *fiber)
 PyGreenlet *
 pf_greenlet_view(PfThread *t, FiberObject *fiber)
 {
-    if (fiber->greenlet == NULL) {
+    if (fiber->view == NULL) {
         PyGreenlet *g = make_view(t, fiber);
-        if (fiber->greenlet ==
+        if (fiber->view ==
             NULL) { /* code that the collector ran has not made one */
-            fiber->greenlet = (PyObject *)g;
+            fiber->view = (PyObject *)g;
         } else if (g != NULL) {
             Py_CLEAR(IMPL(g)->fiber); /* else it would be kept for reuse */
             Py_DECREF(g);
@@ -63,7 +63,7 @@ pf_greenlet_view_done(FiberObject *fiber)
     if (pf_greenlet_owns(fiber)) {
         return;
     }
-    fiber->greenlet = NULL;
+    fiber->view = NULL;
     Py_CLEAR(IMPL(g)->fiber);
     Py_DECREF(g);
 }
@@ -158,7 +158,7 @@ pf_greenlet_bury(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     IMPL(g)->fiber = NULL;
-    fiber->greenlet = NULL;
+    fiber->view = NULL;
     Py_CLEAR(fiber->context);
     if (!IMPL(g)->pinned &&
         (fiber->saved == NULL || !pystate_view(fiber->saved).exposed)) {

@@ -67,13 +67,44 @@ memory_send(void *end, intptr_t number, const void *data, size_t size,
 
 static const pf_net_ops memory_net = {memory_recv, memory_send};
 
+/* -------------------------------------------------- the scheduler's network */
+
+/* constant after import */
+static PfKeeps of_scheduler = {.size = sizeof(PyObject *)};
+
+static PyObject **
+network_of(SchedulerObject *s)
+{
+    return pf_scheduler_keeps(s, &of_scheduler);
+}
+
+static int
+traverse(SchedulerObject *s, visitproc visit, void *arg)
+{
+    Py_VISIT(*network_of(s));
+    return 0;
+}
+
+static void
+clear(SchedulerObject *s)
+{
+    Py_CLEAR(*network_of(s));
+}
+
+const PfPart pf_inmemory_part = {
+    .of_scheduler = &of_scheduler,
+    .traverse = traverse,
+    .clear = clear,
+};
+
 /* ----------------------------------------------------------- its sockets */
 
 PyObject *
 pf_inmemory_network(void)
 {
     PfThread *t = pf_thread_current;
-    return t == NULL || t->scheduler == NULL ? NULL : t->scheduler->network;
+    return t == NULL || t->scheduler == NULL ? NULL
+                                             : *network_of(t->scheduler);
 }
 
 PyTypeObject *
@@ -390,8 +421,8 @@ io_set_network(PyObject *module, PyObject *args)
                           &network)) {
         return NULL;
     }
-    SchedulerObject *s = (SchedulerObject *)scheduler;
-    Py_XSETREF(s->network, network == Py_None ? NULL : Py_NewRef(network));
+    PyObject **place = network_of((SchedulerObject *)scheduler);
+    Py_XSETREF(*place, network == Py_None ? NULL : Py_NewRef(network));
     Py_RETURN_NONE;
 }
 

@@ -25,7 +25,7 @@
 #include "python/core/parts.h"
 
 int pf_io_init(PyObject *module);
-extern const PfPart pf_io_part;
+extern const PfPart pf_io_part, pf_inmemory_part;
 
 /* Wait for a number that others own, `length` nanoseconds (PF_NEVER: for ever;
  * 0: it is only a question to the system).  0: it is ready; 1: it is not; -1

@@ -17,6 +17,9 @@
 #include <sys/socket.h>
 #endif
 
+/* constant after import */
+static PfKeeps buffer_of_thread = {.size = sizeof(char *)};
+
 /* What recv() gets first goes to a buffer of the thread, and is copied to an
  * object of its own size: to allocate what was asked for, which is mostly far
  * more than comes, would map and unmap memory at each call.  It stays in the
@@ -24,23 +27,26 @@
 char *
 pf_transfer_shared_buffer(PfThread *t)
 {
-    if (t->io_buffer == NULL) {
-        t->io_buffer = PyMem_RawMalloc(PF_SHARED_BUFFER);
-        if (t->io_buffer == NULL) {
+    char **buffer = pf_parts_at(t, &buffer_of_thread);
+    if (*buffer == NULL) {
+        *buffer = PyMem_RawMalloc(PF_SHARED_BUFFER);
+        if (*buffer == NULL) {
             PyErr_NoMemory();
         }
     }
-    return t->io_buffer;
+    return *buffer;
 }
 
 static void
 free_buffer(PfThread *t)
 {
-    PyMem_RawFree(t->io_buffer);
-    t->io_buffer = NULL;
+    char **buffer = pf_parts_at(t, &buffer_of_thread);
+    PyMem_RawFree(*buffer);
+    *buffer = NULL;
 }
 
 const PfPart pf_io_part = {
+    .of_thread = &buffer_of_thread,
     .free_spare = free_buffer,
 };
 

@@ -93,7 +93,7 @@ static int
 acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
                 int64_t deadline)
 {
-    if (t->loop_logs) {
+    if (*pf_stay_logs(t)) {
         return PF_CALL_ORIGINAL;
     }
     if (entry == NULL || entry->owner.fiber->thread != t) {

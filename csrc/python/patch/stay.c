@@ -45,14 +45,19 @@ pf_stay_check(PyObject *object, PfThread *t)
     return -1;
 }
 
+/* constant after import */
+PfKeeps pf_stay_of_thread = {.size = sizeof(bool)};
+
+const PfPart pf_stay_part = {.of_thread = &pf_stay_of_thread};
+
 PyObject *
 pf_stay_loop_logs(PyObject *module, PyObject *yes)
 {
     (void)module;
     PfThread *t = pf_thread_current;
-    bool before = t != NULL && t->loop_logs;
+    bool before = t != NULL && *pf_stay_logs(t);
     if (t != NULL) {
-        t->loop_logs = yes == Py_True;
+        *pf_stay_logs(t) = yes == Py_True;
     }
     return PyBool_FromLong(before);
 }

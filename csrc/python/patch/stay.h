@@ -13,6 +13,7 @@
 #define PF_STAY_H
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
@@ -22,6 +23,13 @@
  * it takes it once more, as the thread would without fibers, so that the record
  * is not lost.  _loop_logs(yes) returns what was said before. */
 PyObject *pf_stay_loop_logs(PyObject *module, PyObject *yes);
+extern const PfPart pf_stay_part;
+extern PfKeeps pf_stay_of_thread;
+static inline bool *
+pf_stay_logs(PfThread *t)
+{
+    return pf_parts_at(t, &pf_stay_of_thread);
+}
 
 /* The running thread, if pf_lot_parks() returned NULL though a run is active on
  * it; else NULL. */

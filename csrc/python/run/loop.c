@@ -412,7 +412,7 @@ ask_again(SchedulerObject *s)
 static inline void
 poke(SchedulerObject *s)
 {
-    if (PF_UNLIKELY(s->grains != NULL)) {
+    if (PF_UNLIKELY(s->pokes)) {
         PF_EACH_PART(part, poke) {
             part->poke(s);
         }
@@ -428,7 +428,7 @@ idle(SchedulerObject *s, int64_t deadline)
         s->core.ready.head != NULL || ask_again(s)) {
         return true;
     }
-    if (s->clock != NULL) {
+    if (s->core.clock != NULL) {
         return pf_parts_hooks.explorer->idle(s, deadline);
     }
     if (s->team != NULL) {
@@ -571,7 +571,7 @@ static void
 hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
-    if (PF_UNLIKELY(s->turn.on)) {
+    if (PF_UNLIKELY(s->in_turn_record)) {
         pf_parts_hooks.turns->end(s);
     }
     pf_queue_remove(&s->core.ready, &hub->core);
@@ -728,7 +728,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     s->ending = false;
     s->stall_told = false;
     bool started = false;
-    if (pf_load_relaxed(&s->watched.limit) != 0) {
+    if (pf_load_relaxed(&s->watch_limit) != 0) {
         PF_EACH_PART(part, run_begins) {
             part->run_begins(s);
         }

@@ -34,7 +34,7 @@ run_alone(FiberObject *main, RunOptions *options)
         return NULL;
     }
     s->on_unhandled = options->on_unhandled;
-    pf_store(&s->watched.limit, options->watchdog);
+    pf_store(&s->watch_limit, options->watchdog);
     PyObject *result =
         options->threads > 1
             ? pf_team_run(s, main, options->threads, options->watchdog)
@@ -81,10 +81,10 @@ start_watchdog(const char *how)
 int
 pf_run_debug(SchedulerObject *s)
 {
-    if (!pf_run_debugs || pf_load(&s->watched.limit) != 0) {
+    if (!pf_run_debugs || pf_load(&s->watch_limit) != 0) {
         return 0;
     }
-    pf_store(&s->watched.limit, PF_WATCH_BLOCKING);
+    pf_store(&s->watch_limit, PF_WATCH_BLOCKING);
     return start_watchdog("start_for_debugging");
 }
 

@@ -22,7 +22,7 @@ PyObject *pf_run_fibers(SchedulerObject *s);       /* a list */
 PyObject *pf_run_waiting_ones(SchedulerObject *s); /* ... for a report */
 void pf_run_cancel_because(SchedulerObject *s, const char *reason);
 
-extern PyType_Spec pf_run_scheduler_spec;
+PyTypeObject *pf_run_add_scheduler_type(PyObject *module);
 extern bool pf_run_debugs; /* each run; constant after import */
 /* A run by a scheduler that the user has made begins: 0, or -1. */
 int pf_run_debug(SchedulerObject *s);

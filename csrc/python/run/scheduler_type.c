@@ -236,7 +236,9 @@ scheduler_clear(PyObject *op)
     Py_CLEAR(s->on_unhandled);
     Py_CLEAR(s->errors);
     Py_CLEAR(s->watch);
-    Py_CLEAR(s->network);
+    PF_EACH_PART(part, clear) {
+        part->clear(s);
+    }
     return 0;
 }
 
@@ -265,9 +267,6 @@ scheduler_dealloc(PyObject *op)
     Py_CLEAR(s->main);
     (void)scheduler_clear(op);
     pf_unhandled_forget_all(s);
-    if (s->clock != NULL) {
-        pf_parts_hooks.explorer->remove_clock(s);
-    }
     PF_EACH_PART(part, free) {
         part->free(s);
     }
@@ -287,8 +286,6 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
-    Py_VISIT(s->clock);
-    Py_VISIT(s->network);
     Py_VISIT(s->on_unhandled);
     Py_VISIT(s->errors);
     Py_VISIT(s->watch);
@@ -714,9 +711,15 @@ static PyType_Slot scheduler_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec pf_run_scheduler_spec = {
-    .name = "pyfiber.Scheduler",
-    .basicsize = sizeof(SchedulerObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = scheduler_slots,
-};
+/* NULL with an exception. */
+PyTypeObject *
+pf_run_add_scheduler_type(PyObject *module)
+{
+    static PyType_Spec spec = {
+        .name = "pyfiber.Scheduler",
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+        .slots = scheduler_slots,
+    };
+    spec.basicsize = (int)(sizeof(SchedulerObject) + pf_parts_of_scheduler);
+    return pf_arguments_add_type(module, &spec, NULL);
+}

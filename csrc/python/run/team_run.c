@@ -249,7 +249,7 @@ mod_join(PyObject *module, PyObject *args)
     if (c == NULL || pf_load(&c->over)) {
         Py_RETURN_FALSE;
     }
-    pf_store(&own->watched.limit, pf_load(&first->watched.limit));
+    pf_store(&own->watch_limit, pf_load(&first->watch_limit));
     pf_team_join(own, c);
     own->slots = first->slots;
     pf_team_get_hungry(own->member); /* gifts wait in its inbox */

@@ -701,7 +701,7 @@ pf_switch_reap(pf_thread *thread, pf_fiber *fiber)
             Py_CLEAR(self->context); /* else for pf_outcome_drop */
         }
         PF_CLEAR_LINK(self->parent);
-        if (PF_UNLIKELY(self->greenlet != NULL)) {
+        if (PF_UNLIKELY(self->view != NULL)) {
             pf_parts_hooks.view_done(self);
         }
     }
@@ -757,7 +757,7 @@ static void
 python_wait_begin(pf_scheduler *s)
 {
     SchedulerObject *self = SCHEDULER_OF(s);
-    if (PF_UNLIKELY(self->turn.on)) {
+    if (PF_UNLIKELY(self->in_turn_record)) {
         pf_parts_hooks.turns->end(self);
     }
     self->blocked = PyEval_SaveThread();

@@ -1,12 +1,10 @@
-/* sync/: what fibers use to work together.
+/* sync/: what fibers use to work together (for handing things over, see queue/).
  *
  *   lock.c semaphore.c event.c condition.c latch.c  waiting for one another
- *   queue.c channel.c                handing things over
  *   select.c case.c                  waiting for the first of several
  *   local.c                          a value for each fiber
  *   generator.c                      functions that emit values, as iterators
- *   queue_hooks.c hooked.c           what subclasses may do their way
- *   ring.h                           the buffer of queues and channels
+ *   hooked.c                         what subclasses may do their way
  *
  * Called by module.c; its types are made of waitq/waitq.h.
  */
@@ -23,8 +21,6 @@ int pf_lock_init(PyObject *module);
 int pf_semaphore_init(PyObject *module);
 int pf_event_init(PyObject *module);
 int pf_condition_init(PyObject *module);
-int pf_queue_init(PyObject *module);
-int pf_channel_init(PyObject *module);
 int pf_select_init(PyObject *module);
 int pf_local_init(PyObject *module);
 int pf_generator_init(PyObject *module);

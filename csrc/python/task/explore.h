@@ -28,7 +28,6 @@ typedef struct PfExplorerOps {
     /* Nothing is ready in a run that has a clock of its own: move that.  False
      * if it is vain. */
     bool (*idle)(SchedulerObject *s, int64_t deadline);
-    void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
 extern PF_ATOMIC(size_t) pf_explore_runs; /* runs under test just now */
 

@@ -44,7 +44,7 @@ struct FiberObject {
     };
     PfWaiter *wait;     /* its own wait in a queue; see waitq.h */
     ScopeObject *scope; /* the innermost one entered; owns all of them */
-    PyObject *greenlet; /* its view, or whose part it is, or NULL */
+    PyObject *view; /* the object that shows it, or is made of it, or NULL */
     PyObject *target;
     PyObject *args; /* NULL: none */
     PyObject *weakrefs;

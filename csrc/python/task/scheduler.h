@@ -8,32 +8,12 @@
 
 #include "engine/core/scheduler.h"
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/task/task.h"
 
-typedef struct PfGrains PfGrains;
-
 /* A limit for debugging: calls that block are reported, each place once. */
 #define PF_WATCH_BLOCKING (-1)
-
-/* What the watchdog has seen of a loop; `limit` in nanoseconds, 0: none of its
- * own, or PF_WATCH_BLOCKING.  All but that is the watchdog's, under
- * pf_threads_lock. */
-typedef struct PfWatched {
-    PF_ATOMIC(int64_t) limit;
-    uint64_t progress;
-    int64_t since; /* so long it has been like this; 0: never looked at */
-    int64_t told;  /* the next report is due after so long; 0: none yet */
-    bool asleep;
-} PfWatched;
-
-/* The present turn, as watch/turns.c records it. */
-typedef struct PfTurn {
-    bool on;            /* one has begun, and not ended */
-    uint16_t loop;      /* this scheduler's number in the timeline, or 0 */
-    uint32_t row;       /* its row in the profile, or 0 */
-    int64_t began, cpu; /* for that */
-} PfTurn;
 
 /* What a recorder of turns does when a run begins, while pf_scheduler_turns_on, and when
  * the loop waits or ends, if a turn is on.  Set at import. */
@@ -57,11 +37,8 @@ struct SchedulerObject {
     PyObject *on_unhandled;       /* "log", "raise", a function; NULL: log */
     PyObject *errors;             /* list: (name, exception) to raise */
     PfUnhandled *unhandled, *last_unhandled; /* failures; see unhandled.c */
-    PfGrains *grains;                        /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
-    PyObject *clock;             /* virtual, or NULL; see testing.h */
-    PyObject *network;           /* in memory, or NULL: see io/inmemory.h */
     size_t slots;  /* stacks that its fibers share; 0: each its own */
     bool running;  /* inside run or run_once */
     bool untracks; /* inside run: the collector need not know its fibers */
@@ -82,14 +59,23 @@ struct SchedulerObject {
                                fork, whose other fibers are the parent's */
     SchedulerObject *outer; /* the inherited one that it runs inside of */
     PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
-    PfWatched watched;
-    PfTurn turn;
-    struct PfTeam *team;     /* a run on several threads, or NULL */
+    /* For the watchdog, in nanoseconds; 0: no limit of its own. */
+    PF_ATOMIC(int64_t) watch_limit;
+    bool in_turn_record; /* the present turn is recorded: see watch/turns.c */
+    bool pokes;          /* some part wants PfPart.poke */
+    struct PfTeam *team; /* a run on several threads, or NULL */
     struct PfMember *member; /* its place there */
 };
 
 #define SCHEDULER_OF(core_)                                                   \
     ((SchedulerObject *)((char *)(core_) - offsetof(SchedulerObject, core)))
+
+/* What a room above keeps of it. */
+static inline void *
+pf_scheduler_keeps(const SchedulerObject *s, const PfKeeps *keeps)
+{
+    return (char *)(s + 1) + keeps->at;
+}
 
 extern PyTypeObject *pf_scheduler_type;
 

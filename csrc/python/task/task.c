@@ -5,8 +5,8 @@
 
 /* ---------------------------------------------------------------- their types */
 
-PyTypeObject *pf_task_fiber_type,
-    *pf_task_stackless_type; /* constant after import */
+/* constant after import */
+PyTypeObject *pf_task_fiber_type, *pf_task_stackless_type;
 
 bool
 pf_task_check(PyObject *op)

@@ -353,7 +353,7 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     x->passed = 0;
     uint32_t number = number_of(x, chosen);
     note(x, ((uint64_t)number << 8) ^ chosen->wake);
-    if (x->scheduler->clock != NULL) {
+    if (x->scheduler->core.clock != NULL) {
         note(x, (uint64_t)pf_scheduler_now(core));
     }
     if (x->trace != NULL && pf_task_kind(chosen)->noun != NULL) {
@@ -522,5 +522,4 @@ const PfExplorerOps pf_explorer = {
     .choose = choose_slow,
     .failed = explorer_failed,
     .idle = pf_vclock_idle,
-    .remove_clock = pf_vclock_remove,
 };

@@ -483,7 +483,10 @@ static PyMethodDef functions[] = {
 PyTypeObject *pf_explorer_clock_type; /* constant after import */
 
 const PfPart pf_testing_part = {
+    .of_scheduler = &pf_vclock_of_scheduler,
     .hooks = {.explorer = &pf_explorer},
+    .traverse = pf_vclock_traverse,
+    .free = pf_vclock_remove,
 };
 
 int

@@ -78,7 +78,9 @@ typedef struct PfClockObject {
 bool pf_vclock_idle(SchedulerObject *s, int64_t deadline);
 /* 0, or -1 with an exception: the clock serves another scheduler. */
 int pf_vclock_install(SchedulerObject *s, PyObject *clock);
-void pf_vclock_remove(SchedulerObject *s);
+extern PfKeeps pf_vclock_of_scheduler;
+void pf_vclock_remove(SchedulerObject *s); /* if it has one */
+int pf_vclock_traverse(SchedulerObject *s, visitproc visit, void *arg);
 
 extern PyType_Spec pf_vclock_spec;
 extern PyTypeObject *pf_explorer_clock_type;

@@ -33,6 +33,22 @@ read_clock(void *data)
     return ((PfClockObject *)data)->now;
 }
 
+/* constant after import */
+PfKeeps pf_vclock_of_scheduler = {.size = sizeof(PfClockObject *)};
+
+static PfClockObject **
+clock_of(SchedulerObject *s)
+{
+    return pf_scheduler_keeps(s, &pf_vclock_of_scheduler);
+}
+
+int
+pf_vclock_traverse(SchedulerObject *s, visitproc visit, void *arg)
+{
+    Py_VISIT(*clock_of(s));
+    return 0;
+}
+
 /* ------------------------------------------------------------- installation */
 
 int
@@ -44,14 +60,15 @@ pf_vclock_install(SchedulerObject *s, PyObject *op)
         return -1;
     }
     PfClockObject *clock = (PfClockObject *)op;
-    if (clock->user != NULL || s->clock != NULL || s->core.timers.count != 0) {
+    if (clock->user != NULL || s->core.clock != NULL ||
+        s->core.timers.count != 0) {
         PyErr_SetString(pf.fiber_error,
                         "the clock, or the scheduler, is in use: give each "
                         "run a virtual clock of its own");
         return -1;
     }
     clock->user = s;
-    s->clock = Py_NewRef(op);
+    *clock_of(s) = (PfClockObject *)Py_NewRef(op);
     s->core.clock = read_clock;
     s->core.clock_data = clock;
     s->core.looked_at = pf_scheduler_now(&s->core);
@@ -61,14 +78,15 @@ pf_vclock_install(SchedulerObject *s, PyObject *op)
 void
 pf_vclock_remove(SchedulerObject *s)
 {
-    if (s->clock == NULL) {
+    PfClockObject *clock = *clock_of(s);
+    if (clock == NULL) {
         return;
     }
-    ((PfClockObject *)s->clock)->user = NULL;
+    clock->user = NULL;
     s->core.clock = NULL;
     s->core.clock_data = NULL;
     s->core.looked_at = pf_scheduler_now(&s->core);
-    Py_CLEAR(s->clock);
+    Py_CLEAR(*clock_of(s));
 }
 
 /* ------------------------------------------------------------------- waiting */
@@ -194,7 +212,7 @@ wait_for_descriptors(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 bool
 pf_vclock_idle(SchedulerObject *s, int64_t deadline)
 {
-    PfClockObject *clock = (PfClockObject *)s->clock;
+    PfClockObject *clock = *clock_of(s);
     uint64_t before = pf_scheduler_happened(&s->core);
     bool busy = pf_poller_busy(s->core.poller);
     pf_scheduler_poll(&s->core);

@@ -222,6 +222,7 @@ static PyMethodDef functions[] = {
 };
 
 /* Constant after import. */
+/* constant after import */
 PfKeeps pf_asyncio_of_thread = {.size = sizeof(PfAsyncio *)};
 
 const PfPart pf_asyncio_part = {

@@ -169,6 +169,22 @@ typedef struct Record {
 } Record;
 _Static_assert(sizeof(Record) == 16, "Python knows its layout");
 
+/* The present turn of a scheduler. */
+typedef struct Turn {
+    uint16_t loop;      /* the scheduler's number in the timeline, or 0 */
+    uint32_t row;       /* its row in the profile, or 0 */
+    int64_t began, cpu; /* for that */
+} Turn;
+
+/* constant after import */
+static PfKeeps of_scheduler = {.size = sizeof(Turn)};
+
+static Turn *
+turn_of(const SchedulerObject *s)
+{
+    return pf_scheduler_keeps(s, &of_scheduler);
+}
+
 typedef struct Row {
     uint64_t turns;
     int64_t cpu, real, longest; /* nanoseconds; longest: of `real` */
@@ -337,7 +353,7 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
     }
     unsigned how = how_it_came(task, first);
     write_record(r,
-                 (Record){now, number, s->turn.loop,
+                 (Record){now, number, turn_of(s)->loop,
                           (uint16_t)(how << WHY_BITS | kind)},
                  name);
 }
@@ -404,7 +420,7 @@ row_of(Recorder *r, pf_task *task)
 }
 
 static void
-charge(Recorder *r, const PfTurn *turn, Moment now)
+charge(Recorder *r, const Turn *turn, Moment now)
 {
     Row *row = &r->rows[turn->row - 1];
     int64_t real = now.real - turn->began;
@@ -431,10 +447,10 @@ this_moment(void)
 static void
 end_turn(SchedulerObject *s, Moment now)
 {
-    if (s->turn.row != 0 && profile != NULL) {
-        charge(profile, &s->turn, now);
+    if (turn_of(s)->row != 0 && profile != NULL) {
+        charge(profile, turn_of(s), now);
     }
-    s->turn.row = 0;
+    turn_of(s)->row = 0;
 }
 
 static void
@@ -442,30 +458,31 @@ on_turn_ends(SchedulerObject *s)
 {
     Moment now = this_moment();
     end_turn(s, now);
-    if (timeline != NULL && s->turn.on) {
-        write_record(timeline, (Record){now.real, 0, s->turn.loop, 0}, NULL);
+    if (timeline != NULL && s->in_turn_record) {
+        write_record(timeline, (Record){now.real, 0, turn_of(s)->loop, 0},
+                     NULL);
     }
-    s->turn.on = false;
+    s->in_turn_record = false;
 }
 
 static void
 begin_turn(SchedulerObject *s, pf_task *task, Moment now)
 {
-    s->turn.on = true;
+    s->in_turn_record = true;
     if (timeline != NULL) {
-        if (s->turn.loop == 0) {
-            s->turn.loop = loop_number(timeline, s);
+        if (turn_of(s)->loop == 0) {
+            turn_of(s)->loop = loop_number(timeline, s);
         }
         note_begin(timeline, s, task, now.real);
     }
     if (profile != NULL) {
-        s->turn.row = row_of(profile, task);
-        if (s->turn.row == 0) {
+        turn_of(s)->row = row_of(profile, task);
+        if (turn_of(s)->row == 0) {
             profile->lost++;
             return;
         }
-        s->turn.began = now.real;
-        s->turn.cpu = now.cpu;
+        turn_of(s)->began = now.real;
+        turn_of(s)->cpu = now.cpu;
     }
 }
 
@@ -490,7 +507,8 @@ install(SchedulerObject *s)
 {
     if (s->core.pick == NULL && is_recorded(s)) {
         s->core.pick = on_turn;
-        s->turn = (PfTurn){.on = false};
+        *turn_of(s) = (Turn){0};
+        s->in_turn_record = false;
     }
 }
 
@@ -499,7 +517,8 @@ uninstall(SchedulerObject *s)
 {
     if (s->core.pick == on_turn) {
         s->core.pick = NULL;
-        s->turn = (PfTurn){.on = false};
+        *turn_of(s) = (Turn){0};
+        s->in_turn_record = false;
     }
 }
 
@@ -533,8 +552,8 @@ static const PfTurnOps ops = {.begin_run = install, .end = on_turn_ends};
 static void
 forget_loop(SchedulerObject *s)
 {
-    s->turn.loop = 0;
-    s->turn.row = 0;
+    turn_of(s)->loop = 0;
+    turn_of(s)->row = 0;
 }
 
 /* A call that begins or ends a record ends turns as well: their first or last
@@ -572,9 +591,9 @@ recorder_start(PyObject *op, PyObject *ignored)
 static void
 end_each(SchedulerObject *s)
 {
-    if (s->core.pick == on_turn && s->turn.on) {
+    if (s->core.pick == on_turn && s->in_turn_record) {
         if (s->thread != pf_thread_current) {
-            s->turn.row = 0; /* only a thread itself can read its time */
+            turn_of(s)->row = 0; /* only a thread itself can read its time */
         }
         on_turn_ends(s);
     }
@@ -772,6 +791,7 @@ static PyType_Spec spec = {
 };
 
 const PfPart pf_turns_part = {
+    .of_scheduler = &of_scheduler,
     .hooks = {.turns = &ops},
 };
 

@@ -101,6 +101,23 @@ static PF_ATOMIC(int64_t) general_limit;
 
 /* ------------------------------------------------------------------ the look */
 
+/* What it has seen of a loop, under pf_threads_lock. */
+typedef struct Watched {
+    uint64_t progress;
+    int64_t since; /* so long it has been like this; 0: never looked at */
+    int64_t told;  /* the next report is due after so long; 0: none yet */
+    bool asleep;
+} Watched;
+
+/* constant after import */
+static PfKeeps of_scheduler = {.size = sizeof(Watched)};
+
+static Watched *
+watched_of(const SchedulerObject *s)
+{
+    return pf_scheduler_keeps(s, &of_scheduler);
+}
+
 static uint64_t
 glance(const uint64_t *word)
 {
@@ -128,7 +145,7 @@ sleeps(SchedulerObject *s)
 static int64_t
 limit_of(SchedulerObject *s, bool *debug)
 {
-    int64_t own = pf_load(&s->watched.limit);
+    int64_t own = pf_load(&s->watch_limit);
     int64_t named = own > 0 ? own : pf_load(&general_limit);
     *debug = named == 0 && own == PF_WATCH_BLOCKING;
     return *debug ? DEBUG_LIMIT : named;
@@ -139,7 +156,7 @@ limit_of(SchedulerObject *s, bool *debug)
 static int64_t
 stuck_for(SchedulerObject *s, int64_t now)
 {
-    PfWatched *w = &s->watched;
+    Watched *w = watched_of(s);
     uint64_t progress = progress_of(s);
     bool asleep = sleeps(s);
     if (w->since == 0 || progress != w->progress || asleep || w->asleep) {
@@ -290,7 +307,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
     if (s == NULL) {
         return false;
     }
-    PfWatched *w = &s->watched;
+    Watched *w = watched_of(s);
     bool debug;
     int64_t limit = limit_of(s, &debug);
     if (limit == 0) {
@@ -672,6 +689,7 @@ run_begins(SchedulerObject *s)
 }
 
 const PfPart pf_watchdog_part = {
+    .of_scheduler = &of_scheduler,
     .after_fork = after_fork,
     .run_begins = run_begins,
 };

@@ -2,8 +2,8 @@
  * class itself does not use them.  See pyfiber._queues for the caller.
  */
 #include "python/core/state.h"
-#include "python/sync/queue.h"
-#include "python/sync/ring.h"
+#include "python/queue/queue.h"
+#include "python/queue/ring.h"
 
 PyObject *
 pf_queue_hook_init(PyObject *op, PyObject *maxsize)

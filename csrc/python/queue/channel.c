@@ -4,15 +4,14 @@
  * it may wait in between.  Values in the channel come before those of waiting
  * senders, so values are received in the order in which they were sent.
  */
-#include "python/sync/channel.h"
+#include "python/queue/channel.h"
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/sync/ring.h"
+#include "python/queue/ring.h"
 #include "python/sync/select.h"
-#include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"

@@ -2,7 +2,7 @@
 #ifndef PF_QUEUE_H
 #define PF_QUEUE_H
 
-#include "python/sync/ring.h"
+#include "python/queue/ring.h"
 #include "python/task/fiber.h"
 #include "python/waitq/waitq.h"
 
@@ -31,5 +31,7 @@ PyObject *pf_queue_hook_put(PyObject *op, PyObject *item);
 PyObject *pf_queue_hook_get(PyObject *op, PyObject *ignored);
 PyObject *pf_queue_hook_tasks(PyObject *op, PyObject *n);
 PyObject *pf_queue_hook_shut(PyObject *op, PyObject *ignored);
+
+int pf_queue_init(PyObject *module);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef PF_CHANNEL_H
 #define PF_CHANNEL_H
 
-#include "python/sync/ring.h"
+#include "python/queue/ring.h"
 #include "python/task/fiber.h"
 #include "python/waitq/waitq.h"
 
@@ -34,5 +34,7 @@ void pf_channel_raise_closed(ChannelObject *self);
  * (NULL: it receives), borrowed. */
 bool pf_channel_is_case(PyObject *object);
 ChannelObject *pf_channel_of_case(PyObject *op, PyObject **value);
+
+int pf_channel_init(PyObject *module);
 
 #endif

@@ -1,5 +1,5 @@
 /* A ring buffer of objects; see ring.h. */
-#include "python/sync/ring.h"
+#include "python/queue/ring.h"
 
 #define FIRST_SIZE 8
 

@@ -8,7 +8,7 @@
 #include "python/core/pyinclude.h"
 
 #include "engine/base/atomics.h"
-#include "python/sync/queue.h"
+#include "python/queue/queue.h"
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -16,9 +16,8 @@
 #include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/sync/ring.h"
+#include "python/queue/ring.h"
 #include "python/sync/select.h"
-#include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
