@@ -94,8 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     settings = settings_from(options)
     load = report.load_average()
-    with Progress(measurements(rows, settings), sys.stderr) as progress:
-        results = run(rows, settings, progress)
+    progress = Progress(measurements(rows, settings), sys.stderr)
+    results = run(rows, settings, progress)
+    progress.begin("")
     facts = report.environment()
     if options.json != "-":
         print(report.table(results, facts, settings, load))

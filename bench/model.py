@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
 
+from .peers import PEERS
+
 clock = perf_counter_ns
 
 #: The checkout: processes that import `bench` begin here.
@@ -56,12 +58,16 @@ class Case:
 
     subject: str
     measure: Measure
-    #: The distribution it needs (a key of peers.PEERS); None for what CPython brings itself.
+    #: The distribution it needs: the peer that has its name, unless another one is given.
     peer: str | None = None
     #: At most this many operations, for subjects that cannot bear the row's count.
     limit: int | None = None
     #: What to know about this subject's way of doing it.
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.peer is None and self.subject in PEERS:
+            object.__setattr__(self, "peer", self.subject)
 
 
 @dataclass(frozen=True)

@@ -367,12 +367,7 @@ def cases(works: dict[str, Work], tonio: Callable[[int], Any] | None = None) -> 
     ]
     if tonio is not None:
         found += [
-            Case(
-                "tonio" + more,
-                on_tonio(threads, tonio),
-                peer="tonio",
-                limit=LIMITS["tonio"],
-            )
+            Case("tonio" + more, on_tonio(threads, tonio), limit=LIMITS["tonio"])
             for threads, more in BOTH
         ]
     return tuple(found)
@@ -403,7 +398,7 @@ def tree_row(name: str, title: str, description: str, ours: Any, tonio: Any, lea
     """A row of a tree that run() shares out."""
     found = [
         *[Case("pyfiber" + more, partial(ours, threads)) for threads, more in BOTH],
-        *[Case("tonio" + more, partial(tonio, threads), peer="tonio") for threads, more in BOTH],
+        *[Case("tonio" + more, partial(tonio, threads)) for threads, more in BOTH],
     ]
     return Row(
         f"cores-{name}",
@@ -515,7 +510,7 @@ ROWS = (
             (
                 Case("pyfiber", partial(pyfiber_across, capacity), note="Channel"),
                 Case("threads", partial(queue_across, capacity), note="queue.Queue"),
-                Case("tonio", partial(tonio_across, capacity), peer="tonio", note="channel"),
+                Case("tonio", partial(tonio_across, capacity), note="channel"),
             ),
             count=20_000 if capacity == 1 else 100_000,
             quick=2_000 if capacity == 1 else 10_000,

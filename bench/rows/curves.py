@@ -1,22 +1,12 @@
 """How costs grow: a switch with depth, a yield and memory with number; first waves and later ones.
 
-docs/performance.md has plots of them; servers are in `bench io`. A wave is a number of fibers that
-are all started before the first one ends. The first one in a process finds no stacks, no memory
-and cold caches; a warm one comes after others of the same size.
+docs/performance.md has plots of them; servers are in `bench io`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
-from itertools import repeat
-
-import pyfiber
-
-from ..model import BYTES, CURVES, Case, Row, Sample, clock
-from ..peers import load
-from . import memory, switching, yielding
-from .loops import asyncio_cases, on_trio
+from ..model import BYTES, CURVES, Row
+from . import memory, switching, waves, yielding
 
 DEPTHS = (1, 10, 30, 100, 200, 400)
 NUMBERS = (1, 10, 100, 1_000, 10_000, 100_000)
@@ -26,74 +16,13 @@ WAVE = 10_000
 EARLIER_WAVES = 3
 
 
-# Waves ------------------------------------------------------------------------------------------
-
-
-def pyfiber_wave(earlier: int, count: int) -> Sample:
-    """`spawn()`, `yield_now()` in each, `join()`."""
-
-    def wave() -> Sample:
-        spawn, body = pyfiber.spawn, pyfiber.yield_now
-        start = clock()
-        for fiber in [spawn(body) for _ in repeat(None, count)]:
-            fiber.join()
-        return Sample(clock() - start, count)
-
-    return pyfiber.run(lambda: [wave() for _ in range(earlier + 1)][-1])
-
-
-def gevent_wave(earlier: int, count: int) -> Sample:
-    """`spawn()`, `sleep(0)` in each, `joinall()`."""
-    gevent = load("gevent")
-    spawn, body = gevent.spawn, gevent.sleep
-
-    def wave() -> Sample:
-        start = clock()
-        gevent.joinall([spawn(body, 0) for _ in repeat(None, count)])
-        return Sample(clock() - start, count)
-
-    return [wave() for _ in range(earlier + 1)][-1]
-
-
-async def asyncio_wave(earlier: int, count: int) -> Sample:
-    """`create_task()`, `sleep(0)` in each, `await`."""
-    create_task, body = asyncio.get_running_loop().create_task, asyncio.sleep
-
-    async def wave() -> Sample:
-        start = clock()
-        for task in [create_task(body(0)) for _ in repeat(None, count)]:
-            await task
-        return Sample(clock() - start, count)
-
-    return [await wave() for _ in range(earlier + 1)][-1]
-
-
-async def trio_wave(earlier: int, count: int) -> Sample:
-    """`start_soon()` of a checkpoint, in a nursery."""
-    trio = load("trio")
-
-    async def wave() -> Sample:
-        start = clock()
-        async with trio.open_nursery() as nursery:
-            for _ in repeat(None, count):
-                nursery.start_soon(trio.lowlevel.checkpoint)
-        return Sample(clock() - start, count)
-
-    return [await wave() for _ in range(earlier + 1)][-1]
-
-
 def wave_row(name: str, title: str, description: str, earlier: int) -> Row:
     """Waves of one kind; each measurement has a process of its own."""
     return Row(
         name,
         title,
         f"{WAVE:,} fibers are started, each yields once, all are waited for; {description}.",
-        (
-            Case("pyfiber", partial(pyfiber_wave, earlier)),
-            Case("gevent", partial(gevent_wave, earlier), peer="gevent"),
-            *asyncio_cases(partial(asyncio_wave, earlier)),
-            Case("trio", on_trio(partial(trio_wave, earlier)), peer="trio"),
-        ),
+        waves.cases(earlier),
         count=WAVE,
         quick=WAVE,
         budget=None,

@@ -17,7 +17,7 @@ from pyfiber.grains import READY, SLEEPING, Grain, spawn
 
 from ..model import BYTES, Case, Row, Sample, clock
 from . import yielding
-from .loops import asyncio_cases, on_asyncio, on_trio
+from .loops import asyncio_cases, everyone, on_asyncio
 from .memory import (
     MILLION,
     Ledger,
@@ -129,11 +129,8 @@ ROWS = (
         "memory of one parked grain",
         "10,000 grains are made and parked; what the process gained, generators included, for "
         "each.",
-        (
-            Case("pyfiber", grains_parked),
-            *asyncio_cases(asyncio_parked),
-            Case("trio", on_trio(trio_parked), peer="trio"),
-            Case("generator", generator_parked),
+        everyone(
+            grains_parked, None, asyncio_parked, trio_parked, Case("generator", generator_parked)
         ),
         count=10_000,
         quick=10_000,

@@ -27,9 +27,9 @@ def import_time(module: str, _count: int) -> Sample:
     return Sample(int(finished.stdout) / NANOSECONDS_IN_MILLISECOND, 1)
 
 
-def case(module: str, subject: str = "", peer: str | None = None) -> Case:
+def case(module: str, subject: str = "") -> Case:
     """The case of one module."""
-    return Case(subject or module, partial(import_time, module), peer)
+    return Case(subject or module, partial(import_time, module))
 
 
 ROWS = (
@@ -39,11 +39,11 @@ ROWS = (
         "The import statement in a fresh interpreter, byte code already compiled.",
         (
             case("pyfiber"),
-            case("greenlet", peer="greenlet"),
-            case("gevent", peer="gevent"),
+            case("greenlet"),
+            case("gevent"),
             case("asyncio"),
-            case("uvloop", peer="uvloop"),
-            case("trio", peer="trio"),
+            case("uvloop"),
+            case("trio"),
             case("threading", "threads"),
         ),
         count=1,

@@ -13,7 +13,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, Unavailable, clock
 from ..peers import load
-from .loops import asyncio_cases, on_asyncio, on_trio
+from .loops import everyone, on_asyncio
 
 BATCH = 1000
 
@@ -188,7 +188,7 @@ ROWS = (
         "Make a raw fiber around an empty function, switch to it, and be back when it has ended.",
         (
             Case("pyfiber", pyfiber_create),
-            Case("greenlet", greenlet_create, peer="greenlet"),
+            Case("greenlet", greenlet_create),
             Case("generator", generator_create),
             Case("threads", threads_create),
         ),
@@ -199,17 +199,18 @@ ROWS = (
         "spawn",
         "spawn + join, one at a time",
         "Spawn an empty function on the scheduler and join it before the next is spawned.",
-        (
-            Case("pyfiber", pyfiber_spawn),
-            Case("gevent", gevent_spawn, peer="gevent"),
-            *asyncio_cases(asyncio_spawn),
+        everyone(
+            pyfiber_spawn,
+            gevent_spawn,
+            asyncio_spawn,
+            trio_spawn,
             Case(
                 "asyncio eager",
                 on_asyncio(asyncio_eager_spawn),
                 note="eager_task_factory; the task never reaches the loop",
             ),
-            Case("trio", on_trio(trio_spawn), peer="trio", note="one nursery each"),
             Case("thread pool", pool_spawn),
+            notes={"trio": "one nursery each"},
         ),
         count=200_000,
         quick=10_000,
@@ -218,11 +219,12 @@ ROWS = (
         "spawn-many",
         f"spawn + join, {BATCH:,} at a time",
         f"Spawn {BATCH:,} empty functions, then join them all; the time for each.",
-        (
-            Case("pyfiber", pyfiber_spawn_many),
-            Case("gevent", gevent_spawn_many, peer="gevent"),
-            *asyncio_cases(asyncio_spawn_many),
-            Case("trio", on_trio(trio_spawn_many), peer="trio", note="one nursery for a batch"),
+        everyone(
+            pyfiber_spawn_many,
+            gevent_spawn_many,
+            asyncio_spawn_many,
+            trio_spawn_many,
+            notes={"trio": "one nursery for a batch"},
         ),
         count=200_000,
         quick=10_000,

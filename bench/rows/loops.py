@@ -1,9 +1,11 @@
-"""Run one coroutine function on asyncio's loop, on uvloop's and under trio."""
+"""Run one coroutine function on asyncio's loop, on uvloop's and under trio; the usual cases."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ..model import Case, Measure, Sample
@@ -36,5 +38,22 @@ def on_trio(measure: AsyncMeasure) -> Measure:
 
 def asyncio_cases(measure: AsyncMeasure) -> tuple[Case, Case]:
     """The same coroutine function on both event loops."""
-    uvloop = Case("uvloop", on_asyncio(measure, "uvloop"), peer="uvloop")
+    uvloop = Case("uvloop", on_asyncio(measure, "uvloop"))
     return Case("asyncio", on_asyncio(measure)), uvloop
+
+
+def everyone(
+    pyfiber: Measure,
+    gevent: Measure | None,
+    tasks: AsyncMeasure | None,
+    trio: AsyncMeasure | None,
+    *more: Case,
+    notes: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Case, ...]:
+    """All that have a scheduler, and more; the notes are by the names of subjects."""
+    found = [Case("pyfiber", pyfiber)]
+    found += [Case("gevent", gevent)] if gevent else []
+    found += asyncio_cases(tasks) if tasks else []
+    found += [Case("trio", on_trio(trio))] if trio else []
+    found += more
+    return tuple(replace(case, note=notes.get(case.subject, case.note)) for case in found)

@@ -240,10 +240,10 @@ def if_it_fits(measure: Callable[[int], Sample], bytes_each: int) -> Callable[[i
 CASES = (
     Case("pyfiber", partial(pyfiber_parked, None), note="the default stack size"),
     Case("pyfiber 256 KiB", partial(pyfiber_parked, SMALL_STACK), note="stacks of 256 KiB"),
-    Case("greenlet", greenlet_parked, peer="greenlet"),
-    Case("gevent", gevent_parked, peer="gevent"),
+    Case("greenlet", greenlet_parked),
+    Case("gevent", gevent_parked),
     *asyncio_cases(asyncio_parked),
-    Case("trio", on_trio(trio_parked), peer="trio"),
+    Case("trio", on_trio(trio_parked)),
     Case("generator", generator_parked),
     Case("threads", threads_parked, limit=1000, note="kernel stacks not counted"),
 )

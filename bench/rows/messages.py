@@ -7,17 +7,18 @@ so each message makes the other side wait and wakes it.
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import repeat
 from threading import Lock, Thread
-from typing import Any
 
 import pyfiber
 
 from ..model import Case, Row, Sample, clock
 from ..peers import load
-from .loops import asyncio_cases, on_trio
+from .loops import everyone
 
 Put = Callable[[object], object]
 Get = Callable[[], object]
@@ -39,13 +40,13 @@ def answer(get: Get, put: Put, count: int) -> None:
         put(get())
 
 
-def pyfiber_messages(there: Any, back: Any, count: int) -> Sample:
-    """Between two fibers; the methods are those of a Queue."""
+def pyfiber_messages(put: Put, get_there: Get, put_back: Put, get: Get, count: int) -> Sample:
+    """Between two fibers, by the methods of two queues or channels."""
 
     def main() -> Sample:
-        fiber = pyfiber.spawn(answer, there.get, back.put, count)
+        fiber = pyfiber.spawn(answer, get_there, put_back, count)
         pyfiber.yield_now()
-        sample = time_messages(there.put, back.get, count)
+        sample = time_messages(put, get, count)
         fiber.join()
         return sample
 
@@ -54,22 +55,16 @@ def pyfiber_messages(there: Any, back: Any, count: int) -> Sample:
 
 def pyfiber_queue(count: int) -> Sample:
     """`pyfiber.Queue`."""
-    return pyfiber_messages(pyfiber.Queue(), pyfiber.Queue(), count)
+    there: pyfiber.Queue[object] = pyfiber.Queue()
+    back: pyfiber.Queue[object] = pyfiber.Queue()
+    return pyfiber_messages(there.put, there.get, back.put, back.get, count)
 
 
 def pyfiber_channel(count: int) -> Sample:
     """`pyfiber.Channel()`, without a buffer."""
     there: pyfiber.Channel[object] = pyfiber.Channel()
     back: pyfiber.Channel[object] = pyfiber.Channel()
-
-    def main() -> Sample:
-        fiber = pyfiber.spawn(answer, there.receive, back.send, count)
-        pyfiber.yield_now()
-        sample = time_messages(there.send, back.receive, count)
-        fiber.join()
-        return sample
-
-    return pyfiber.run(main)
+    return pyfiber_messages(there.send, there.receive, back.send, back.receive, count)
 
 
 def gevent_messages(kind: str) -> Callable[[int], Sample]:
@@ -133,16 +128,6 @@ async def trio_messages(capacity: float, count: int) -> Sample:
             await get()
         sample = Sample(clock() - start, 2 * rounds)
     return sample
-
-
-async def trio_queue(count: int) -> Sample:
-    """A buffer without limit."""
-    return await trio_messages(float("inf"), count)
-
-
-async def trio_channel(count: int) -> Sample:
-    """No buffer."""
-    return await trio_messages(0, count)
 
 
 def threads_queue(count: int) -> Sample:
@@ -215,12 +200,13 @@ ROWS = (
         "message through a queue",
         "Two sides send a message back and forth through two queues without limit; the time for "
         "each message.",
-        (
-            Case("pyfiber", pyfiber_queue),
-            Case("gevent", gevent_messages("SimpleQueue"), peer="gevent", note="SimpleQueue"),
-            *asyncio_cases(asyncio_queue),
-            Case("trio", on_trio(trio_queue), peer="trio", note="open_memory_channel(inf)"),
+        everyone(
+            pyfiber_queue,
+            gevent_messages("SimpleQueue"),
+            asyncio_queue,
+            partial(trio_messages, math.inf),
             Case("threads", threads_queue, limit=20_000, note="queue.SimpleQueue"),
+            notes={"gevent": "SimpleQueue", "trio": "open_memory_channel(inf)"},
         ),
         count=200_000,
         quick=10_000,
@@ -230,10 +216,12 @@ ROWS = (
         "message through a channel without a buffer",
         "Two sides send a message back and forth through two channels that hold nothing; the time "
         "for each message.",
-        (
-            Case("pyfiber", pyfiber_channel),
-            Case("gevent", gevent_messages("Channel"), peer="gevent", note="queue.Channel"),
-            Case("trio", on_trio(trio_channel), peer="trio", note="open_memory_channel(0)"),
+        everyone(
+            pyfiber_channel,
+            gevent_messages("Channel"),
+            None,
+            partial(trio_messages, 0),
+            notes={"gevent": "queue.Channel", "trio": "open_memory_channel(0)"},
         ),
         count=200_000,
         quick=10_000,
@@ -246,12 +234,13 @@ ROWS = (
         "lock",
         "acquire and release a free lock",
         "A lock that nobody else wants is taken and released; the time for both.",
-        (
-            Case("pyfiber", pyfiber_lock),
-            Case("gevent", gevent_lock, peer="gevent", note="lock.BoundedSemaphore"),
-            *asyncio_cases(asyncio_lock),
-            Case("trio", on_trio(trio_lock), peer="trio", note="a checkpoint each time"),
+        everyone(
+            pyfiber_lock,
+            gevent_lock,
+            asyncio_lock,
+            trio_lock,
             Case("threads", threads_lock, note="threading.Lock"),
+            notes={"gevent": "lock.BoundedSemaphore", "trio": "a checkpoint each time"},
         ),
         count=500_000,
         quick=20_000,

@@ -263,21 +263,16 @@ def go_waits(kind: str, count: int) -> Sample:
 def cases(kind: str) -> tuple[Case, ...]:
     """Everybody who can wait like this."""
     all_at_once = "its tasks are cancelled all at once, not one by one" if kind == "sleep" else ""
-    greenlets = (Case("greenlet", if_it_fits(greenlet_waits, 8_000), peer="greenlet"),)
+    greenlets = (Case("greenlet", if_it_fits(greenlet_waits, 8_000)),)
     return (
         Case("pyfiber", if_it_fits(partial(pyfiber_waits, kind), 1_500)),
         *(greenlets if kind == "park" else ()),
-        Case("gevent", if_it_fits(partial(gevent_waits, kind), 12_000), peer="gevent"),
+        Case("gevent", if_it_fits(partial(gevent_waits, kind), 12_000)),
         *(
             replace(case, measure=if_it_fits(case.measure, 4_000))
             for case in asyncio_cases(partial(asyncio_waits, kind))
         ),
-        Case(
-            "trio",
-            if_it_fits(on_trio(partial(trio_waits, kind)), 8_000),
-            peer="trio",
-            note=all_at_once,
-        ),
+        Case("trio", if_it_fits(on_trio(partial(trio_waits, kind)), 8_000), note=all_at_once),
         Case(
             "Go",
             if_it_fits(partial(go_waits, kind), 5_000),

@@ -16,7 +16,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, Unavailable, clock
 from ..peers import load
-from .loops import asyncio_cases, on_asyncio, on_trio
+from .loops import everyone, on_asyncio
 
 CHILDREN = 10
 
@@ -117,12 +117,7 @@ ROWS = (
         "skynet, tree of 10",
         "A tree of fibers, ten children to each node, sums its leaves; the time for each leaf "
         "(100,000 of them, 10,000 with --quick).",
-        (
-            Case("pyfiber", partial(on_pyfiber, pyfiber.spawn)),
-            Case("gevent", gevent_skynet, peer="gevent"),
-            *asyncio_cases(asyncio_skynet),
-            Case("trio", on_trio(trio_skynet), peer="trio"),
-        ),
+        everyone(partial(on_pyfiber, pyfiber.spawn), gevent_skynet, asyncio_skynet, trio_skynet),
         count=100_000,
         quick=10_000,
         budget=None,

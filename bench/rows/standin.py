@@ -12,7 +12,14 @@ import pyfiber.greenlet
 from ..model import Case, Measure, Row, Sample, Unavailable, clock
 from ..peers import install_command, is_installed, load
 from .lifecycle import async_nothing, gevent_spawn, greenlet_create
-from .switching import DEPTH_C, DEPTH_PYTHON, greenlet_deep_c, greenlet_deep_python, greenlet_switch
+from .switching import (
+    DEPTH_C,
+    DEPTH_PYTHON,
+    below_c,
+    below_python,
+    greenlet_deep,
+    greenlet_switch,
+)
 from .yielding import gevent_yield
 
 FIBERS = 100
@@ -91,7 +98,7 @@ ROWS = (
         "greenlet-deep",
         f"greenlet.switch(), {DEPTH_PYTHON} Python frames deep",
         f"As `deep-python`: both greenlets are suspended below {DEPTH_PYTHON} nested calls.",
-        on_both(partial(greenlet_deep_python, DEPTH_PYTHON)),
+        on_both(partial(greenlet_deep, below_python, DEPTH_PYTHON)),
         count=1_000_000,
         quick=50_000,
     ),
@@ -99,7 +106,7 @@ ROWS = (
         "greenlet-deep-c",
         f"greenlet.switch(), {DEPTH_C} C frames deep",
         f"As `deep-c`: both greenlets are suspended below {DEPTH_C} nested callbacks of map().",
-        on_both(greenlet_deep_c),
+        on_both(partial(greenlet_deep, below_c, DEPTH_C)),
         count=1_000_000,
         quick=50_000,
     ),

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyfiber
 
-from ..model import Case, Row, Sample, clock
+from ..model import Row, Sample, clock
 from ..peers import load
+from . import waves
 from .lifecycle import BATCH, async_nothing, batches, nothing
-from .loops import asyncio_cases, on_trio
+from .loops import everyone
 
 #: Seconds that no block under measurement takes.
 LIMIT = 60
@@ -121,85 +122,12 @@ async def trio_group(count: int) -> Sample:
     return Sample(clock() - start, rounds * BATCH)
 
 
-# sleepers: everybody sleeps at once ---------------------------------------------------------------
-
-
-# Two waves each, in one loop: the first one gets memory from the system, the second one, which is
-# measured, finds it there, as in a service that has been running for a while.
-
-
-def pyfiber_sleepers(count: int) -> Sample:
-    """`TaskGroup.spawn(sleep, 0.01)` for all, then the end of the block."""
-    sleep = pyfiber.sleep
-
-    def wave() -> int:
-        start = clock()
-        with pyfiber.TaskGroup() as group:
-            for _ in repeat(None, count):
-                group.spawn(sleep, NAP)
-        return clock() - start
-
-    def main() -> Sample:
-        wave()
-        return Sample(wave(), count)
-
-    return pyfiber.run(main)
-
-
-def gevent_sleepers(count: int) -> Sample:
-    """`gevent.spawn(gevent.sleep, 0.01)` for all, then `joinall`."""
-    gevent = load("gevent")
-    spawn, sleep = gevent.spawn, gevent.sleep
-
-    def wave() -> int:
-        start = clock()
-        gevent.joinall([spawn(sleep, NAP) for _ in repeat(None, count)])
-        return clock() - start
-
-    wave()
-    return Sample(wave(), count)
-
-
-async def asyncio_sleepers(count: int) -> Sample:
-    """`create_task(asyncio.sleep(0.01))` for all, then `await` each."""
-    create_task, sleep = asyncio.get_running_loop().create_task, asyncio.sleep
-
-    async def wave() -> int:
-        start = clock()
-        for task in [create_task(sleep(NAP)) for _ in repeat(None, count)]:
-            await task
-        return clock() - start
-
-    await wave()
-    return Sample(await wave(), count)
-
-
-async def trio_sleepers(count: int) -> Sample:
-    """A nursery's `start_soon(trio.sleep, 0.01)` for all, then the end of the block."""
-    trio: Any = load("trio")
-
-    async def wave() -> int:
-        start = clock()
-        async with trio.open_nursery() as nursery:
-            for _ in repeat(None, count):
-                nursery.start_soon(trio.sleep, NAP)
-        return clock() - start
-
-    await wave()
-    return Sample(await wave(), count)
-
-
 ROWS = (
     Row(
         "timeout",
         "time limit, enter + leave",
         "Enter an empty block with a time limit of a minute and leave it.",
-        (
-            Case("pyfiber", pyfiber_timeout),
-            Case("gevent", gevent_timeout, peer="gevent"),
-            *asyncio_cases(asyncio_timeout),
-            Case("trio", on_trio(trio_timeout), peer="trio"),
-        ),
+        everyone(pyfiber_timeout, gevent_timeout, asyncio_timeout, trio_timeout),
         count=200_000,
         quick=20_000,
     ),
@@ -207,12 +135,7 @@ ROWS = (
         "group",
         f"task group of {BATCH:,}, each child",
         f"Spawn {BATCH:,} empty functions in a task group and leave it; the time for each.",
-        (
-            Case("pyfiber", pyfiber_group),
-            Case("gevent", gevent_group, peer="gevent"),
-            *asyncio_cases(asyncio_group),
-            Case("trio", on_trio(trio_group), peer="trio"),
-        ),
+        everyone(pyfiber_group, gevent_group, asyncio_group, trio_group),
         count=200_000,
         quick=10_000,
     ),
@@ -221,12 +144,7 @@ ROWS = (
         "100,000 asleep at once, each",
         "Spawn 100,000 that sleep for 10 ms and wait for all (10,000 with --quick); the time for "
         "each, making and ending it included. The second of two waves is timed.",
-        (
-            Case("pyfiber", pyfiber_sleepers),
-            Case("gevent", gevent_sleepers, peer="gevent"),
-            *asyncio_cases(asyncio_sleepers),
-            Case("trio", on_trio(trio_sleepers), peer="trio"),
-        ),
+        waves.cases(1, NAP),
         count=100_000,
         quick=10_000,
         budget=None,

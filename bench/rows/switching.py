@@ -18,6 +18,8 @@ from ..model import Case, Row, Sample, clock
 from ..peers import load
 
 T = TypeVar("T")
+#: Calls a function at that depth.
+Below = Callable[[int, Callable[[], Any]], Any]
 
 DEPTH_PYTHON = 500
 DEPTH_C = 50
@@ -55,20 +57,20 @@ def return_forever(back: Callable[[Any], Any]) -> None:
         value = back(value)
 
 
-def below_python_frames(depth: int, function: Callable[[], T]) -> T:
+def below_python(depth: int, function: Callable[[], T]) -> T:
     """Call a function from `depth` nested calls of Python functions."""
     if depth == 0:
         return function()
-    return below_python_frames(depth - 1, function)
+    return below_python(depth - 1, function)
 
 
-def below_c_frames(depth: int, function: Callable[[], T]) -> T:
+def below_c(depth: int, function: Callable[[], T]) -> T:
     """Call a function from `depth` nested callbacks of `map`, each with C frames of its own."""
     if depth == 0:
         return function()
 
     def deeper(level: int) -> T:
-        return below_c_frames(level, function)
+        return below_c(level, function)
 
     return next(map(deeper, (depth - 1,)))
 
@@ -90,20 +92,13 @@ def pyfiber_value(count: int) -> Sample:
     return time_exchanges(other.switch, count)
 
 
-def pyfiber_deep_python(depth: int, count: int) -> Sample:
-    """Both fibers suspend below `depth` Python frames."""
+def pyfiber_deep(below: Below, depth: int, count: int) -> Sample:
+    """Both fibers suspend below so many frames."""
     answer = partial(answer_forever, pyfiber.current().switch)
-    other = pyfiber.Fiber(below_python_frames, (depth, answer))
+    other = pyfiber.Fiber(below, (depth, answer))
     other.switch()
-    return below_python_frames(depth, partial(time_round_trips, other.switch, count))
-
-
-def pyfiber_deep_c(count: int) -> Sample:
-    """Both fibers suspend below 50 callbacks out of C."""
-    answer = partial(answer_forever, pyfiber.current().switch)
-    other = pyfiber.Fiber(below_c_frames, (DEPTH_C, answer))
-    other.switch()
-    return below_c_frames(DEPTH_C, partial(time_round_trips, other.switch, count))
+    timed: Sample = below(depth, partial(time_round_trips, other.switch, count))
+    return timed
 
 
 # greenlet --------------------------------------------------------------------------------------
@@ -125,20 +120,13 @@ def greenlet_value(count: int) -> Sample:
     return time_exchanges(other.switch, count)
 
 
-def greenlet_deep_python(depth: int, count: int) -> Sample:
-    """Both greenlets suspend below `depth` Python frames."""
+def greenlet_deep(below: Below, depth: int, count: int) -> Sample:
+    """Both greenlets suspend below so many frames."""
     greenlet = load("greenlet")
-    other = greenlet.greenlet(below_python_frames)
+    other = greenlet.greenlet(below)
     other.switch(depth, partial(answer_forever, greenlet.getcurrent().switch))
-    return below_python_frames(depth, partial(time_round_trips, other.switch, count))
-
-
-def greenlet_deep_c(count: int) -> Sample:
-    """Both greenlets suspend below 50 callbacks out of C."""
-    greenlet = load("greenlet")
-    other = greenlet.greenlet(below_c_frames)
-    other.switch(DEPTH_C, partial(answer_forever, greenlet.getcurrent().switch))
-    return below_c_frames(DEPTH_C, partial(time_round_trips, other.switch, count))
+    timed: Sample = below(depth, partial(time_round_trips, other.switch, count))
+    return timed
 
 
 # generators ------------------------------------------------------------------------------------
@@ -221,12 +209,10 @@ def threads_switch(count: int) -> Sample:
 def deep_cases(depth: int) -> tuple[Case, ...]:
     """A switch below so many Python frames, one at least."""
     return (
-        Case("pyfiber", partial(pyfiber_deep_python, depth)),
-        Case("greenlet", partial(greenlet_deep_python, depth), peer="greenlet"),
+        Case("pyfiber", partial(pyfiber_deep, below_python, depth)),
+        Case("greenlet", partial(greenlet_deep, below_python, depth)),
         Case(
-            "generator",
-            partial(generator_deep_python, depth),
-            note=f"through {depth} `yield from`",
+            "generator", partial(generator_deep_python, depth), note=f"through {depth} `yield from`"
         ),
     )
 
@@ -238,7 +224,7 @@ ROWS = (
         "Two fibers switch to each other without arguments; the time of half a round trip.",
         (
             Case("pyfiber", pyfiber_switch),
-            Case("greenlet", greenlet_switch, peer="greenlet"),
+            Case("greenlet", greenlet_switch),
             Case("generator", generator_switch, note="send(None); suspends a single frame"),
             Case("threads", threads_switch, note="a pair of locks"),
         ),
@@ -252,7 +238,7 @@ ROWS = (
         "Two fibers hand one object back and forth; the time of half a round trip.",
         (
             Case("pyfiber", pyfiber_value),
-            Case("greenlet", greenlet_value, peer="greenlet"),
+            Case("greenlet", greenlet_value),
             Case("generator", generator_value, note="send(value)"),
         ),
         count=1_000_000,
@@ -271,8 +257,8 @@ ROWS = (
         f"one switch, {DEPTH_C} C frames deep",
         f"As `switch`, with both fibers suspended below {DEPTH_C} nested callbacks of map().",
         (
-            Case("pyfiber", pyfiber_deep_c),
-            Case("greenlet", greenlet_deep_c, peer="greenlet"),
+            Case("pyfiber", partial(pyfiber_deep, below_c, DEPTH_C)),
+            Case("greenlet", partial(greenlet_deep, below_c, DEPTH_C)),
         ),
         count=1_000_000,
         quick=50_000,

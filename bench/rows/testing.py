@@ -96,7 +96,7 @@ ROWS = (
         "Each fiber sleeps twelve months, in virtual time; the whole run is timed.",
         (
             Case("pyfiber", pyfiber_year),
-            Case("trio", trio_year, peer="trio", note="trio.testing.MockClock"),
+            Case("trio", trio_year, note="trio.testing.MockClock"),
         ),
         count=5,
         quick=1,

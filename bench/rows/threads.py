@@ -10,7 +10,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, clock
 from ..peers import load
-from .loops import asyncio_cases, on_trio
+from .loops import everyone
 
 
 def nothing() -> None:
@@ -77,12 +77,13 @@ ROWS = (
         "to a thread and back",
         "A function that does nothing runs in a worker thread while its caller waits; the time "
         "for each call.",
-        (
-            Case("pyfiber", pyfiber_to_thread),
-            Case("gevent", gevent_to_thread, peer="gevent", note="hub.threadpool"),
-            *asyncio_cases(asyncio_to_thread),
-            Case("trio", on_trio(trio_to_thread), peer="trio", note="to_thread.run_sync"),
+        everyone(
+            pyfiber_to_thread,
+            gevent_to_thread,
+            asyncio_to_thread,
+            trio_to_thread,
             Case("threads", threads_to_thread, note="ThreadPoolExecutor"),
+            notes={"gevent": "hub.threadpool", "trio": "to_thread.run_sync"},
         ),
         count=20_000,
         quick=1_000,

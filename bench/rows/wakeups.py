@@ -16,7 +16,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, clock
 from ..peers import load
-from .loops import asyncio_cases, on_trio
+from .loops import everyone
 
 BURST = 1000
 #: Longer than any benchmark takes: keeps gevent's loop from reporting that nothing can happen.
@@ -297,12 +297,13 @@ ROWS = (
         f"wake-up from another thread, in bursts of {BURST:,}",
         f"A plain thread wakes {BURST:,} parked fibers, and waits until all have run; "
         "the time for each.",
-        (
-            Case("pyfiber", pyfiber_wake),
-            Case("gevent", gevent_wake, peer="gevent", note="loop.run_callback_threadsafe"),
-            *asyncio_cases(asyncio_wake),
-            Case("trio", on_trio(trio_wake), peer="trio", note="token.run_sync_soon"),
+        everyone(
+            pyfiber_wake,
+            gevent_wake,
+            asyncio_wake,
+            trio_wake,
             Case("threads", threads_wake, limit=20_000, note="a lock each"),
+            notes={"gevent": "loop.run_callback_threadsafe", "trio": "token.run_sync_soon"},
         ),
         count=100_000,
         quick=5_000,
@@ -312,11 +313,16 @@ ROWS = (
         f"call from another thread, in bursts of {BURST:,}",
         f"A plain thread hands the scheduler {BURST:,} functions to call, and waits until all "
         "have been called; the time for each.",
-        (
-            Case("pyfiber", pyfiber_call, note="each in a fiber of its own"),
-            Case("gevent", gevent_call, peer="gevent", note="a bare callback"),
-            *asyncio_cases(asyncio_call),
-            Case("trio", on_trio(trio_call), peer="trio", note="a bare callback"),
+        everyone(
+            pyfiber_call,
+            gevent_call,
+            asyncio_call,
+            trio_call,
+            notes={
+                "pyfiber": "each in a fiber of its own",
+                "gevent": "a bare callback",
+                "trio": "a bare callback",
+            },
         ),
         count=100_000,
         quick=5_000,

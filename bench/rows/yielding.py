@@ -18,7 +18,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, clock
 from ..peers import load
-from .loops import asyncio_cases, on_trio
+from .loops import asyncio_cases, everyone
 
 #: Turns of each fiber before the clock starts.
 WARM = 3
@@ -152,17 +152,13 @@ def generator_yield(fibers: int, count: int) -> Sample:
 
 def cases(fibers: int) -> tuple[Case, ...]:
     """All subjects with so many fibers."""
-    return (
-        Case("pyfiber", partial(pyfiber_yield, fibers)),
-        Case("gevent", partial(gevent_yield, fibers), peer="gevent", note="sleep(0)"),
-        *asyncio_cases(partial(asyncio_yield, fibers)),
-        Case(
-            "trio",
-            on_trio(partial(trio_yield, fibers)),
-            peer="trio",
-            note="lowlevel.checkpoint()",
-        ),
+    return everyone(
+        partial(pyfiber_yield, fibers),
+        partial(gevent_yield, fibers),
+        partial(asyncio_yield, fibers),
+        partial(trio_yield, fibers),
         Case("generator", partial(generator_yield, fibers), note="in a deque"),
+        notes={"gevent": "sleep(0)", "trio": "lowlevel.checkpoint()"},
     )
 
 
