@@ -146,7 +146,7 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 {
     FiberObject *fiber = CURRENT(t);
     return PF_LIKELY(fiber->view != NULL) ? GREENLET_OF(fiber)
-                                              : pf_greenlet_view(t, fiber);
+                                          : pf_greenlet_view(t, fiber);
 }
 /* A new reference; NULL: none (its parents were cleared by the collector). */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
