@@ -507,7 +507,8 @@ def test_wait_with_a_lock_of_the_programs_leaves_no_lock_behind() -> None:
         with condition:
             assert not condition.wait(0)
 
-    assert bytes_left(times_out, 2000) < 2000 * 12  # a lock takes 32 or more
+    few = 2000 * 12  # a lock takes 32 or more
+    assert bytes_left(times_out, 2000, few) < few
 
 
 def test_wake_ups_with_a_value_leave_no_message_behind() -> None:
@@ -519,7 +520,8 @@ def test_wake_ups_with_a_value_leave_no_message_behind() -> None:
         for fiber in fibers:
             assert fiber.result() == 1
 
-    assert run(bytes_left, act, 50) < 50 * 50 * 12  # a message takes 40 or more
+    few = 50 * 50 * 12  # a message takes 40 or more
+    assert run(bytes_left, act, 50, few) < few
 
 
 def test_scopes_that_were_left_are_kept_for_reuse_up_to_a_number(child: Child) -> None:

@@ -37,10 +37,11 @@ def grows(act: Callable[[], object], rounds: int) -> bool:
     return growth(act, rounds) >= rounds // 2
 
 
-def bytes_left(act: Callable[[], object], rounds: int) -> int:
+def bytes_left(act: Callable[[], object], rounds: int, few: int) -> int:
     """The same in bytes, of all that Python allocates: also of what is no object, such as locks.
 
     The interpreter's caches keep more of what was made then, such as the names of attributes.
+    Fewer than ``few`` are no leak.
     """
     least = sys.maxsize
     tracemalloc.start()
@@ -52,7 +53,7 @@ def bytes_left(act: Callable[[], object], rounds: int) -> int:
                 act()
             gc.collect()
             least = min(least, tracemalloc.get_traced_memory()[0] - before)
-            if least < rounds:
+            if least < few:
                 break
     finally:
         tracemalloc.stop()

@@ -29,6 +29,8 @@ from tests.support.growth import bytes_left
 
 #: So many fibers wait at a time: more than a thread keeps memory for.
 WAITS = 600
+#: Bytes: the memory of a wait takes 104 or more.
+FEW = WAITS * 50
 
 
 def held(lock: Any) -> Any:
@@ -99,8 +101,8 @@ def cancel_all(name: str) -> None:
 def test_wait_that_is_cancelled_gives_its_memory_back(name: str) -> None:
     with closing(Scheduler()) as scheduler:
         scheduler.run(cancel_all, name)
-        left = bytes_left(lambda: scheduler.run(cancel_all, name), 1)
-    assert left < WAITS * 50  # the memory of a wait takes 104 or more
+        left = bytes_left(lambda: scheduler.run(cancel_all, name), 1, FEW)
+    assert left < FEW
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -112,7 +114,7 @@ def test_wait_of_a_fiber_that_is_unwound_gives_its_memory_back(name: str) -> Non
                 scheduler.run_once()
 
     unwind_all()
-    assert bytes_left(unwind_all, 1) < WAITS * 50
+    assert bytes_left(unwind_all, 1, FEW) < FEW
 
 
 # without memory -----------------------------------------------------------------------------------
