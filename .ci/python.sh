@@ -42,7 +42,7 @@ test_sanitized() {
     step "pytest under AddressSanitizer and UBSan"
     local left_out=() name
     if [ -z "${PYTEST_ADDOPTS:-}" ]; then # the quick run: not what mostly starts other programs
-        left_out=(--ignore tests/libraries)
+        left_out=(--ignore tests/libraries -m "not slow")
         for name in facade/test_{info,typing} project/test_{bench,bench_io,commands,examples,origins,readme} testing/test_testing_plugin; do
             left_out+=(--ignore "tests/$name.py")
         done

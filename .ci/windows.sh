@@ -60,7 +60,7 @@ windows_pytest() {
         windows_build "$tag" "$place/cp$tag"
         # Wine gives the interpreter standard streams it can use only where they are a file or a pipe.
         env -u PYTEST_ADDOPTS PYTHONPATH="Z:$place/site" \
-            PYFIBER_TEST_CERTIFICATES="Z:$place/certificates" "$WINE" "$place/cp$tag/python.exe" -m pytest </dev/null 2>&1 | cat
+            PYFIBER_TEST_CERTIFICATES="Z:$place/certificates" "$WINE" "$place/cp$tag/python.exe" -m pytest -m "not slow" </dev/null 2>&1 | cat
     )
 }
 

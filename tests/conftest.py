@@ -25,6 +25,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith("test_cpython_"):
+            item.add_marker("cpython")
+
+
 def pytest_collection_finish() -> None:
     """The collector need not look at thousands of tests whenever one of them calls it."""
     gc.collect()

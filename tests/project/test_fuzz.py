@@ -23,7 +23,7 @@ def find_nothing(kind: str, first: int, count: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_find_nothing(kind: str) -> None:
-    find_nothing(kind, 0, 99)
+    find_nothing(kind, 0, 25)
 
 
 @pytest.mark.slow
