@@ -3,6 +3,9 @@
  * A value goes to the target if that is active, starts it if it is new, and
  * goes to its parents if it is dead.  As in switch.c, one value or one
  * exception travels in thread->transfer.
+ *
+ * One file, though a long one: whom a switch leads to, what runs there first
+ * and where control goes at its end are one rule, that of parents.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"

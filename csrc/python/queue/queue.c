@@ -4,6 +4,9 @@
  * waiting put().  For a subclass that stores its items in its own way (_init,
  * _put, _get, _qsize, as in queue.Queue), a Python object that calls these
  * does the work: see pyfiber._queues.
+ *
+ * One file, though a long one: what hands an item over, what waits for one and
+ * what gives one back obey the same rule, and each is read with the others.
  */
 #include "python/core/pyinclude.h"
 

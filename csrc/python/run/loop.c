@@ -4,6 +4,9 @@
  * ready (then it waits, with the GIL released) and when a fiber's end may be
  * the end of the run.  Fibers that yield or park switch to each other
  * directly and never pass through it.
+ *
+ * One file, though a long one: a run's beginning, its loop and its end take the
+ * same states in turn.
  */
 #include "python/cancel/cancel.h"
 #include "python/core/facade.h"

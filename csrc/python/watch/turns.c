@@ -4,7 +4,8 @@
  * Nothing is paid while nobody looks: a recorder is the `pick` of a scheduler,
  * a function that pf_scheduler_next calls if there is one.  It takes the tasks in the
  * usual order.  A scheduler under test has a `pick` of its own, and is not
- * recorded.
+ * recorded.  (One file, though a long one: timeline and profile take the same
+ * moments.)
  *
  * A turn ends when the next one begins, or when the loop waits or ends.  What
  * a fiber waits for is still written in it when its next turn begins, so that
