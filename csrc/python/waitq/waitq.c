@@ -12,22 +12,6 @@
 /* ------------------------------------------------------------------- queues */
 
 void
-pf_waitq_push(PfWaitq *queue, PfNode *node)
-{
-    PfNode *head = queue->head;
-    node->queue = queue;
-    node->next = NULL;
-    if (head == NULL) {
-        queue->head = node;
-        node->prev = node;
-        return;
-    }
-    node->prev = head->prev;
-    head->prev->next = node;
-    head->prev = node;
-}
-
-void
 pf_waitq_push_first(PfWaitq *queue, PfNode *node)
 {
     PfNode *head = queue->head;
@@ -40,31 +24,6 @@ pf_waitq_push_first(PfWaitq *queue, PfNode *node)
     node->prev = head->prev;
     head->prev = node;
     queue->head = node;
-}
-
-/* Does nothing to a node that is in no queue. */
-void
-pf_waitq_remove(PfNode *node)
-{
-    PfWaitq *queue = node->queue;
-    if (queue == NULL) {
-        return;
-    }
-    node->queue = NULL;
-    PfNode *next = node->next;
-    if (node == queue->head) {
-        queue->head = next;
-        if (next != NULL) {
-            next->prev = node->prev;
-        }
-        return;
-    }
-    node->prev->next = next;
-    if (next != NULL) {
-        next->prev = node->prev;
-    } else {
-        queue->head->prev = node->prev;
-    }
 }
 
 static Py_ssize_t
@@ -309,17 +268,6 @@ pf_waitq_init_waiter(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
     for (int i = 0; i < count; i++) {
         nodes[i] = (PfNode){.waiter = waiter};
     }
-}
-
-void
-pf_waitq_init_wait(PfWait *wait, PfThread *t)
-{
-    wait->waiter = (PfWaiter){
-        .task = PF_TASK(CURRENT(t)),
-        .nodes = &wait->node,
-        .count = 1,
-    };
-    wait->node = (PfNode){.waiter = &wait->waiter};
 }
 
 void

@@ -93,9 +93,48 @@ pf_waitq_empty(const PfWaitq *queue)
     return queue->head == NULL;
 }
 
-void pf_waitq_push(PfWaitq *queue, PfNode *node);
+static inline void
+pf_waitq_push(PfWaitq *queue, PfNode *node)
+{
+    PfNode *head = queue->head;
+    node->queue = queue;
+    node->next = NULL;
+    if (head == NULL) {
+        queue->head = node;
+        node->prev = node;
+        return;
+    }
+    node->prev = head->prev;
+    head->prev->next = node;
+    head->prev = node;
+}
+
 void pf_waitq_push_first(PfWaitq *queue, PfNode *node);
-void pf_waitq_remove(PfNode *node);
+
+/* Does nothing to a node that is in no queue. */
+static inline void
+pf_waitq_remove(PfNode *node)
+{
+    PfWaitq *queue = node->queue;
+    if (queue == NULL) {
+        return;
+    }
+    node->queue = NULL;
+    PfNode *next = node->next;
+    if (node == queue->head) {
+        queue->head = next;
+        if (next != NULL) {
+            next->prev = node->prev;
+        }
+        return;
+    }
+    node->prev->next = next;
+    if (next != NULL) {
+        next->prev = node->prev;
+    } else {
+        queue->head->prev = node->prev;
+    }
+}
 
 /* The waiter to serve next, NULL if there is none: it must be granted then.
  * Every choice among waiters is made here: first come, first served, unless a
@@ -126,7 +165,16 @@ void pf_waitq_refuse_all(PfWaitq *queue);
 
 void pf_waitq_init_waiter(PfWaiter *waiter, PfThread *t, PfNode *nodes,
                           int count);
-void pf_waitq_init_wait(PfWait *wait, PfThread *t);
+static inline void
+pf_waitq_init_wait(PfWait *wait, PfThread *t)
+{
+    wait->waiter = (PfWaiter){
+        .task = PF_TASK(CURRENT(t)),
+        .nodes = &wait->node,
+        .count = 1,
+    };
+    wait->node = (PfNode){.waiter = &wait->waiter};
+}
 
 /* It is in line no longer: from now on `taken` does not change. */
 static inline void
