@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyfiber
-from pyfiber import Scheduler, TaskGroup, park, sleep, spawn, yield_now
+from pyfiber import (
+    Fiber,
+    Scheduler,
+    TaskGroup,
+    park,
+    sleep,
+    spawn,
+    stack_stats,
+    yield_now,
+)
 from tests.fiber.sharing import counted, deep, in_a_fresh_thread, needs_packing, packs, running
 from tests.support.subprocesses import run_python
 
@@ -122,10 +131,11 @@ def test_handled_exception_is_still_being_handled() -> None:
 # ------------------------------------------------------------------- numbers
 
 
-def test_few_fibers_are_never_packed() -> None:
+@pytest.mark.parametrize("count", [100, 1_000])
+def test_up_to_four_times_as_many_fibers_as_slots_are_never_packed(count: int) -> None:
     def main() -> int:
         before = counted("packings")
-        fibers = [spawn(park) for _ in range(100)]
+        fibers = [spawn(park) for _ in range(count)]
         yield_now()
         for fiber in fibers:
             fiber.unpark()
@@ -154,6 +164,22 @@ def test_fibers_that_take_turns_get_a_stack_each() -> None:
 
     running(main, slots=64)
     assert running(main, slots=64) == 0
+
+
+@pytest.mark.parametrize("stack_size", [None, 256 << 10])
+def test_more_fibers_share_so_many_slots(stack_size: int | None) -> None:
+    """One stack of a slab stays in use, and the next one in use is behind all its vacant ones."""
+
+    def main() -> int:
+        fibers = [Fiber(park, stack_size=stack_size).start() for _ in range(2_000)]
+        yield_now()
+        wanted = max(stats["wanted"] for stats in stack_stats() if stats["packed"])
+        for fiber in fibers:
+            fiber.unpark()
+            fiber.result()
+        return wanted
+
+    assert in_a_fresh_thread(partial(running, main, slots=256)) == 256
 
 
 def test_many_that_wait_share_the_slots() -> None:

@@ -13,8 +13,10 @@
  * for, none is shared: a fiber that shares its slot moves when it has a turn
  * after another one of those, which takes as long as several turns. */
 #define ROOMY 4
-/* Slots looked at for one whose fibers are asleep. */
+/* Occupants looked at for one that is asleep, and slots until the next of them:
+ * most of a slab may be vacant. */
 #define TRIES 8
+#define STEPS 4096
 /* Fibers that are all ready at once get up to so many slots for each one asked
  * for: 6 KB of memory each, and half of the time of a turn with a move. */
 #define MOST_GROWTH 512
@@ -92,7 +94,7 @@ quiet_home(pf_thread *thread, pf_pack_store *store)
 {
     bool vacant = pf_stack_pool_occupied(store->pool) < store->slots;
     for (int i = 0; i < TRIES; i++) {
-        pf_stack *stack = pf_stack_pool_next(store->pool, LOOKS, vacant);
+        pf_stack *stack = pf_stack_pool_next(store->pool, STEPS, vacant);
         if (stack == NULL || clear_if_asleep(thread, store, stack)) {
             return stack;
         }
