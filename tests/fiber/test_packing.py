@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyfiber
+import pyfiber.debug
 from pyfiber import (
     Fiber,
     Scheduler,
@@ -20,7 +21,6 @@ from pyfiber import (
     park,
     sleep,
     spawn,
-    stack_stats,
     yield_now,
 )
 from tests.fiber.sharing import counted, deep, in_a_fresh_thread, needs_packing, packs, running
@@ -173,7 +173,7 @@ def test_more_fibers_share_so_many_slots(stack_size: int | None) -> None:
     def main() -> int:
         fibers = [Fiber(park, stack_size=stack_size).start() for _ in range(2_000)]
         yield_now()
-        wanted = max(stats["wanted"] for stats in stack_stats() if stats["packed"])
+        wanted = max(stats["wanted"] for stats in pyfiber.debug.stack_stats() if stats["packed"])
         for fiber in fibers:
             fiber.unpark()
             fiber.result()
