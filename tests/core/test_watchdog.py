@@ -406,6 +406,7 @@ def test_report_while_an_earlier_one_is_still_being_logged_says_so(child: Child)
     )
 
 
+@pytest.mark.slow  # the watchdog is patient for a second of real time
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 def test_report_that_nobody_could_log_until_the_run_had_ended_is_not_told(child: Child) -> None:
     """It would blame a thread that has gone on long ago."""
@@ -414,20 +415,19 @@ def test_report_that_nobody_could_log_until_the_run_had_ended_is_not_told(child:
         import logging, threading, time
         from pyfiber import run
 
-        logged = []
+        logged = threading.Event()
         lock = threading.Lock()
 
         class Handler(logging.Handler):
             def handle(self, record):
-                logged.append(record)
+                logged.set()
                 with lock:
                     pass
 
         logging.getLogger("pyfiber").addHandler(Handler())
 
         def main():
-            while not logged:  # and the reporter waits for the lock
-                time.sleep(0.01)
+            logged.wait()  # and the reporter waits for the lock
             time.sleep(0.3)  # the next report waits for the reporter
 
         with lock:

@@ -128,6 +128,7 @@ static void
 save_stacks(pf_thread *thread, pf_pack_store *store)
 {
     size_t slots = thread->packer->slots;
+    size_t packed = store->packed;
     for (size_t i = pf_stack_pool_live(store->pool);
          i > 0 && pf_stack_pool_occupied(store->pool) > slots; i--) {
         pf_stack *stack = pf_stack_pool_next(store->pool, SIZE_MAX, false);
@@ -135,7 +136,9 @@ save_stacks(pf_thread *thread, pf_pack_store *store)
             (void)clear_if_asleep(thread, store, stack);
         }
     }
-    pf_stack_pool_discard(store->pool);
+    if (store->packed != packed) {
+        pf_stack_pool_discard(store->pool);
+    }
     size_t rest = pf_stack_pool_occupied(store->pool);
     store->slots = rest > slots ? rest : slots;
     lend(store);
@@ -255,7 +258,7 @@ go_on(pf_thread *thread, pf_pack_store *store)
     }
 }
 
-/* It was quiet at the last step, and nothing has run since. */
+/* The thread was quiet at the last step, and no fiber has run since. */
 static bool
 is_settled(const pf_packer *packer, uint64_t turns)
 {

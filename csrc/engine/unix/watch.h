@@ -53,7 +53,8 @@ typedef struct pf_watch_system {
      * interest that was armed, or PF_UNARMED.  0 or -errno; -EPIPE: it cannot
      * be watched because it has an error. */
     int (*arm)(pf_watch *watch, const pf_watched *w, int before);
-    /* Its number may be closed already.  NULL: nothing is to be done. */
+    /* The registration's number may be closed already.  NULL: the system
+     * needs no call. */
     void (*disarm)(pf_watch *watch, const pf_registration *r);
     /* Wait, and call pf_watch_found for each event, at most `most`.  0 or
      * -errno. */

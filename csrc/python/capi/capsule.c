@@ -39,17 +39,6 @@ static PyObject *body_name;           /* constant after import */
 
 /* -------------------------------------------------------------- arguments */
 
-static FiberObject *
-as_fiber(PyObject *object)
-{
-    if (object != NULL && PyObject_TypeCheck(object, pf_task_fiber_type)) {
-        return (FiberObject *)object;
-    }
-    PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                 object == NULL ? "NULL" : Py_TYPE(object)->tp_name);
-    return NULL;
-}
-
 static PyObject *
 none_for_null(PyObject *object)
 {
@@ -240,7 +229,7 @@ end_lending(PfRare *rare)
 static PyObject *
 api_switch(PyObject *object, PyObject *value)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     PfRare *lent = fiber == NULL ? NULL : lend();
     if (lent == NULL) {
         return NULL;
@@ -253,7 +242,7 @@ api_switch(PyObject *object, PyObject *value)
 static PyObject *
 api_throw(PyObject *object, PyObject *exc)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     PfRare *lent = fiber == NULL ? NULL : lend();
     if (lent == NULL) {
         return NULL;
@@ -267,14 +256,14 @@ api_throw(PyObject *object, PyObject *exc)
 static int
 api_own_stack(PyObject *object)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     return fiber == NULL ? -1 : pf_fiber_own_stack(fiber);
 }
 
 static int
 api_is_done(PyObject *object)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     return fiber == NULL ? -1 : fiber->core.state == PF_DONE;
 }
 
@@ -295,7 +284,7 @@ api_spawn(PyObject *callable, PyObject *args, PyObject *kwargs)
 static int
 api_start(PyObject *object)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     PfThread *t = fiber == NULL ? NULL : pf_thread_this();
     if (t == NULL || pf_scheduler_active(t, "start()") == NULL) {
         return -1;
@@ -353,7 +342,7 @@ api_park(double timeout)
 static int
 api_join(PyObject *object, double timeout)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     PfThread *t = fiber == NULL ? NULL : pf_thread_this();
     int64_t deadline;
     if (t == NULL || deadline_of(timeout, &deadline) < 0) {
@@ -429,14 +418,14 @@ api_check_cancelled(void)
 static int
 api_cancel(PyObject *object, PyObject *reason)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     return fiber == NULL ? -1 : pf_cancel_fiber(fiber, none_for_null(reason));
 }
 
 static int
 api_unpark(PyObject *object, PyObject *value)
 {
-    FiberObject *fiber = as_fiber(object);
+    FiberObject *fiber = pf_fiber_expect(object);
     return fiber == NULL
                ? -1
                : pf_wait_unpark(PF_TASK(fiber), none_for_null(value));

@@ -83,7 +83,7 @@ runner_for(SchedulerObject *s, pf_task *core)
     return runner;
 }
 
-/* It is no longer parked, like every task that leaves the ready queue: where
+/* The runner is no longer parked, like every task that leaves the ready queue: where
  * it lands, code may run before its turn because an object dies, and a
  * cancellation by that code must not wake it. */
 static pf_fiber *
@@ -203,7 +203,7 @@ ask(PfThread *t, GrainObject *g)
     } else if (answer == pf_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
-    /* It may no longer wait, because it was cancelled meanwhile, or wait for
+    /* The grain may no longer wait, because it was cancelled meanwhile, or wait for
      * something else. */
     bool waits = g->core.state == PF_PARKED &&
                  g->waits_for == PF_WAIT_ANSWER && g->yielded == predicate;

@@ -36,12 +36,8 @@ static PyObject *
 mod_calls(PyObject *module, PyObject *op)
 {
     (void)module;
-    if (!PyObject_TypeCheck(op, pf_task_fiber_type)) {
-        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                     Py_TYPE(op)->tp_name);
-        return NULL;
-    }
-    return pf_calls_of((FiberObject *)op);
+    FiberObject *fiber = pf_fiber_expect(op);
+    return fiber == NULL ? NULL : pf_calls_of(fiber);
 }
 
 /* The threads are stopped.  NULL without an exception: it has no fibers. */

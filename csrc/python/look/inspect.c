@@ -342,12 +342,10 @@ static PyObject *
 mod_places(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
-        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                     Py_TYPE(object)->tp_name);
+    FiberObject *fiber = pf_fiber_expect(object);
+    if (fiber == NULL) {
         return NULL;
     }
-    FiberObject *fiber = (FiberObject *)object;
     if (pf_pack_show_fiber(fiber) < 0) {
         return NULL;
     }
@@ -382,12 +380,10 @@ static PyObject *
 mod_scheduler_of(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
-        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                     Py_TYPE(object)->tp_name);
+    FiberObject *fiber = pf_fiber_expect(object);
+    if (fiber == NULL) {
         return NULL;
     }
-    FiberObject *fiber = (FiberObject *)object;
     bool stopped = pf_world_stop(fiber->thread);
     bool has_one = fiber->scheduled && fiber->core.scheduler != NULL;
     PyObject *s =
@@ -417,12 +413,10 @@ static PyObject *
 mod_waited(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf_task_fiber_type)) {
-        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                     Py_TYPE(object)->tp_name);
+    const FiberObject *fiber = pf_fiber_expect(object);
+    if (fiber == NULL) {
         return NULL;
     }
-    const FiberObject *fiber = (FiberObject *)object;
     bool stopped = pf_world_stop(fiber->thread);
     SchedulerObject *s = pf_look_waits_on(fiber);
     int64_t waited =

@@ -27,7 +27,8 @@ typedef struct PfMethods {
     const char *module, *type;
     PfMethod *list;
     size_t count;
-    /* They have been found, in that type, which the interpreter keeps. */
+    /* Is told that the methods are there, in `type`, which the interpreter
+     * keeps. */
     void (*found)(PyTypeObject *type);
     bool known, wanted, in_place;
 } PfMethods;

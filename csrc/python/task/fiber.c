@@ -215,3 +215,14 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
     Py_CLEAR(fiber->parent);
     return 0;
 }
+
+FiberObject *
+pf_fiber_expect(PyObject *object)
+{
+    if (object != NULL && PyObject_TypeCheck(object, pf_task_fiber_type)) {
+        return (FiberObject *)object;
+    }
+    PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                 object == NULL ? "NULL" : Py_TYPE(object)->tp_name);
+    return NULL;
+}

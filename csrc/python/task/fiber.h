@@ -212,4 +212,7 @@ pf_fiber_kind(const FiberObject *fiber)
     return pf_task_kind(&fiber->core);
 }
 
+/* An argument, which C may have left NULL.  Borrowed; NULL with TypeError. */
+FiberObject *pf_fiber_expect(PyObject *object);
+
 #endif

@@ -98,7 +98,8 @@ pf_scheduler_foreground(SchedulerObject *s)
  * until that thread takes it out of the list: it is passed over. */
 int pf_scheduler_list(const PfThread *t, PyObject *list);
 
-/* Whose it is.  NULL: nobody's; or, of one without a stack, another's. */
+/* The thread that the task belongs to.  NULL: none; or the task has no stack
+ * and belongs to another thread. */
 const PfThread *pf_task_owner(PfTaskObject *task);
 
 /* Does another thread, which still runs, own it? */
