@@ -14,6 +14,8 @@ lint_text() {
     step "rooms, and kinds of state"
     python3 "$ROOT/.ci/rooms.py"
     python3 "$ROOT/.ci/state.py"
+    step "sentences that are hard to read"
+    "$TOOLS/python" "$ROOT/.ci/prose.py"
     step "clang-format"
     (cd "$ROOT" && find csrc tests/c -name '*.[ch]' -print0 | xargs -0 "$TOOLS/clang-format" --dry-run -Werror)
 }
