@@ -1,4 +1,5 @@
-/* Arguments of methods, and other things that types share. */
+/* Checks and converts arguments of methods, and deallocates and makes types:
+ * see arguments.h. */
 #include "python/core/arguments.h"
 
 #include "python/core/state.h"
@@ -128,9 +129,10 @@ pf_arguments_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
 
 #define NS_PER_SECOND 1e9
 
-/* A number's own __float__ may run code that leaves the run, takes the lock,
- * or ends the fiber in question.  So numbers are converted once, and before
- * any state is checked. 0 or -1. */
+/* Converts a number to a double. 0, or -1 with an exception; NaN is refused. A
+ * number's __float__ may run code that leaves the run, takes the lock, or ends
+ * the fiber in question; so callers convert a number once, before they check
+ * any state. */
 static inline int
 real(PyObject *number, const char *what, double *value)
 {
@@ -231,9 +233,9 @@ dealloc_now(PyObject *op, PyTypeObject *type, inquiry clear)
     Py_DECREF(type);
 }
 
-/* A queue of a queue of a queue ... dies in steps that fit on a small stack.
- * (Subclasses made in Python do that themselves; objects that the collector
- * does not track contain no such nesting.) */
+/* Deallocates an object in steps that fit on a small stack, as for a queue of
+ * a queue of a queue. (Subclasses made in Python do that themselves, and
+ * objects that the collector does not track contain no such nesting.) */
 void
 pf_arguments_dealloc_with(PyObject *op, inquiry clear)
 {
@@ -244,7 +246,7 @@ pf_arguments_dealloc_with(PyObject *op, inquiry clear)
     }
     bool ours = PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
     destructor dealloc = ours ? type->tp_dealloc : NULL;
-    (void)dealloc; /* unused since 3.14, which does it for all types */
+    (void)dealloc; /* unused from 3.14 on */
     PyObject_GC_UnTrack(op);
     Py_TRASHCAN_BEGIN(op, dealloc);
     dealloc_now(op, type, clear);

@@ -10,7 +10,8 @@ static struct {
     pf_link_fn link_of;
 } links[MOST_TYPES];
 
-/* The module may be imported anew: then its types are others. */
+/* Replaces the entry of an earlier import: a module that is imported again has
+ * new types. */
 void
 pf_chain_register(PyTypeObject *type, pf_link_fn link_of)
 {
@@ -23,7 +24,8 @@ pf_chain_register(PyTypeObject *type, pf_link_fn link_of)
     links[i].link_of = link_of;
 }
 
-/* What dies with `op` if nobody else has it: the next link. */
+/* The next link, which dies with `op` if nothing else refers to it; borrowed,
+ * or NULL. */
 static PyObject *
 link_of(PyObject *op)
 {
@@ -38,8 +40,8 @@ link_of(PyObject *op)
     return NULL;
 }
 
-/* We hold the next link while one goes, so what it drops is not the last
- * reference to that. */
+/* This holds a reference to the next link while it drops `op`; so dropping
+ * `op` never drops the last reference to the next one. */
 void
 pf_chain_drop_all(PyObject *op)
 {

@@ -1,15 +1,16 @@
-/* Long chains of objects, each kept alive only by the one before it (as its
- * parent or its result): fibers, greenlets, grains.  The last reference to the
- * first may be dropped on a small stack, so they die one after the other, not
- * one inside the other. */
+/* Long chains of objects (fibers, greenlets, grains), each kept alive only by
+ * the one before it, as its parent or its result. The last reference to the
+ * first object may be dropped on a small stack; so chain.c frees the objects
+ * one after the other, and not one inside the other's deallocation. */
 #ifndef PF_CHAIN_H
 #define PF_CHAIN_H
 
 #include "python/core/compiler.h"
 #include "python/core/pyinclude.h"
 
-/* At import: on an object of `type`, or of one derived from it, hangs what
- * `link_of` answers (borrowed; NULL: nothing). */
+/* The next object of the chain behind `op`: borrowed, or NULL.
+ * pf_chain_register names the function for a type and the types derived from
+ * it, at import. */
 typedef PyObject *(*pf_link_fn)(PyObject *op);
 void pf_chain_register(PyTypeObject *type, pf_link_fn link_of);
 

@@ -10,8 +10,9 @@
 #define PF_LIKELY(x) (x)
 #endif
 
-/* glibc keeps spare static TLS for libraries loaded late; elsewhere (musl)
- * the initial-exec model would make the library impossible to load. */
+/* Thread-local variables. glibc keeps spare static TLS for libraries that are
+ * loaded late; elsewhere (musl) the initial-exec model would make the library
+ * impossible to load. */
 #if defined(__GLIBC__)
 #define PF_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 #elif defined(_MSC_VER)

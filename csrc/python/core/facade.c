@@ -1,11 +1,12 @@
-/* What the engine needs from Python code: see facade.h. */
+/* Accepts from the façade's modules what the engine needs from them: see
+ * facade.h. */
 #include "python/core/facade.h"
 
 #include "python/core/arguments.h"
 
 #include <string.h>
 
-/* constant after import, of the façade's module that gives it */
+/* constant after the import of the façade's module that provides it */
 PfFacade pf_facade;
 
 typedef struct Hook {
@@ -33,7 +34,7 @@ static const Hook hooks[] = {
 };
 #define COUNT (sizeof hooks / sizeof *hooks)
 
-/* Does the module provide exactly what it has to? 0 or -1. */
+/* Checks that the module provides exactly what it has to. 0 or -1. */
 static int
 check_hooks(const char *giver, PyObject *given)
 {
@@ -80,7 +81,8 @@ set_hooks(PyObject *module, PyObject *args, PyObject *given)
 static PyMethodDef facade_methods[] = {
     {"_set_hooks", PF_FAST(set_hooks), METH_VARARGS | METH_KEYWORDS,
      "_set_hooks(giver, /, **hooks)\n--\n\n"
-     "What the engine asks of the façade's module `giver`: all of it."},
+     "Set all the hooks that the engine needs from the façade's module\n"
+     "`giver`; TypeError if one is missing or unknown."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,10 +1,10 @@
-/* Modules that pyfiber imports when it first needs them, which keeps `import
- * pyfiber` fast.  All these imports are here.
+/* Imports the modules that pyfiber needs only later, at their first use, which
+ * keeps `import pyfiber` fast. All such imports are here.
  *
  * The user's code may run within an import: import hooks, trace functions,
- * finalizers.  If it could switch, the next fiber would find an incomplete
- * module, and could not wait for it: the fiber that completes it is on this
- * thread.
+ * finalizers. If it could switch, the next fiber would find an incomplete
+ * module, and could not wait for it, because the fiber that completes it is on
+ * this thread.
  */
 #include "python/core/import.h"
 
@@ -12,7 +12,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 
-/* Is its import in progress? */
+/* Is the import of `module` in progress? */
 static bool
 is_half_made(PyObject *module)
 {
@@ -20,7 +20,7 @@ is_half_made(PyObject *module)
     PyObject *flag =
         spec == NULL ? NULL : PyObject_GetAttrString(spec, "_initializing");
     bool half = flag == Py_True;
-    PyErr_Clear(); /* a module need not have them */
+    PyErr_Clear(); /* a module need not have these attributes */
     Py_XDECREF(flag);
     Py_XDECREF(spec);
     return half;
@@ -36,7 +36,8 @@ raise_half_made(const char *module, PyObject *culprit)
                  module, culprit);
 }
 
-/* ImportError is set. */
+/* Turns the ImportError that is set into a FiberError, if the module that it
+ * names is still being imported. */
 static void
 explain(const char *module)
 {
@@ -47,9 +48,9 @@ explain(const char *module)
                             : PyImport_GetModule(name);
     if (culprit != NULL && is_half_made(culprit)) {
         raise_half_made(module, name);
-        PyObject *told = pystate_take_exception();
-        PyException_SetCause(told, error);
-        error = told;
+        PyObject *clearer = pystate_take_exception();
+        PyException_SetCause(clearer, error);
+        error = clearer;
     }
     Py_XDECREF(culprit);
     Py_XDECREF(name);
@@ -73,7 +74,6 @@ import_whole(const char *name)
     return module;
 }
 
-/* New reference. */
 PyObject *
 pf_import(const char *name)
 {
@@ -83,7 +83,7 @@ pf_import(const char *name)
         return NULL;
     }
     PyOS_snprintf(why, sizeof(why), "while pyfiber imports %s", name);
-    pf_thread_no_switch_begin(t, why); /* shorter than this call */
+    pf_thread_no_switch_begin(t, why); /* `why` outlives the region */
     PyObject *module = import_whole(name);
     pf_thread_no_switch_end(t);
     return module;

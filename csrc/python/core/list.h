@@ -1,5 +1,6 @@
-/* Lists: a pointer to the first item; items have prev and next, NULL at the
- * ends.  To remove an item that is in no list does nothing. */
+/* Doubly linked lists: a pointer to the first item; each item has `prev` and
+ * `next`, which are NULL at the ends. Removing an item that is in no list does
+ * nothing. */
 #ifndef PF_LIST_H
 #define PF_LIST_H
 

@@ -1,18 +1,22 @@
 /* The mutex of an object that programs share between threads.
  *
- * With a GIL that is the GIL: all of this is empty.  Without one, a function
- * that looks at the object's state, changes it and serves who waits holds the
- * object's mutex from the look to the last change.  Meanwhile no Python code
- * runs, no reference is dropped, nobody switches or waits, and no second mutex
- * is taken, so that nobody ever holds one while the interpreter is stopped,
- * for the collector or a fork.  Nor is one handed over meanwhile: who waits for
- * a mutex stays attached, for it will be free in a moment, and so the
- * interpreter counts as stopped only when every mutex is free.  (PyMutex_Lock
- * detaches; a mutex that its thread had just been given then, after a
- * millisecond, would stay locked in the child of a fork.)
+ * With a GIL the GIL is that mutex, and all of this is empty. Without one, a
+ * function that looks at the object's state, changes it and serves its waiters
+ * holds the object's mutex from the look to the last change. While a thread
+ * holds such a mutex it runs no Python code, drops no reference, neither
+ * switches nor waits, and takes no second mutex. So no thread ever holds one
+ * while the interpreter is stopped, for the collector or a fork.
  *
- * tstate.h asks how the interpreter was built, here the macros follow from it;
- * code asks `if (PF_FREE_THREADED)`, so that every build compiles all of it.
+ * No mutex is handed over while the interpreter is stopped either: a thread
+ * that waits for a mutex stays attached, because it will be free in a moment,
+ * and so the interpreter counts as stopped only when every mutex is free.
+ * (PyMutex_Lock detaches. After a wait of a millisecond the unlocking thread
+ * hands it the mutex; in the child of a fork at that moment the mutex would
+ * stay locked.)
+ *
+ * tstate.h finds out how the interpreter was built, and the macros here follow
+ * from that. Code asks `if (PF_FREE_THREADED)`, so that every build compiles
+ * all of it.
  */
 #ifndef PF_OBJLOCK_H
 #define PF_OBJLOCK_H
@@ -28,8 +32,9 @@
 
 typedef PyMutex PfMutex;
 
-/* It is held for some 50 ns, so to look on for a moment is worth it; the
- * interpreter's own lock asks the kernel to run somebody else at once. */
+/* A thread holds such a mutex for about 50 ns, so a short spin is worth its
+ * while; the interpreter's own lock asks the kernel at once to run another
+ * thread. */
 static inline void
 pf_objlock_take(PyMutex *mutex)
 {
@@ -39,8 +44,8 @@ pf_objlock_take(PyMutex *mutex)
     pystate_lock_mutex(mutex);
 }
 
-#define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */
-#define PF_NODE_MUTEX PfMutex *mutex;  /* ... of a place in line */
+#define PF_OBJECT_MUTEX PfMutex mutex; /* a member; all zero: unlocked */
+#define PF_NODE_MUTEX PfMutex *mutex;  /* for a waiter: its queue's mutex */
 #define PF_MUTEX_OF(op) (&(op)->mutex)
 #define PF_LOCK_MUTEX(m) pf_objlock_take(m)
 #define PF_UNLOCK_MUTEX(m) PyMutex_Unlock(m)
@@ -51,8 +56,8 @@ pf_objlock_take(PyMutex *mutex)
 #define PF_SHARED(T) PF_ATOMIC(T)
 #define PF_SHARED_GET(p) pf_load_acquire(p)
 #define PF_SHARED_SET(p, value) pf_store((p), (value))
-/* NULL becomes `value`: false with what is there instead in *seen, or for no
- * reason. */
+/* Replace NULL by `value`. False: *seen is what is there instead, or is NULL
+ * after a spurious failure. */
 #define PF_SHARED_CLAIM(p, seen, value) pf_cas_weak((p), (seen), (value))
 
 #else

@@ -1,4 +1,6 @@
-/* Python.h, and nothing else: included by every file of this directory. */
+/* Python.h and the standard headers that all of the binding uses. Every file
+ * of csrc/python includes this before anything else, as Python.h decides what
+ * the system's headers define. */
 #ifndef PF_PYINCLUDE_H
 #define PF_PYINCLUDE_H
 

@@ -58,7 +58,8 @@ make_strings(void)
                : -1;
 }
 
-/* Two threads that both run Python code, each on a processor. */
+/* Finds out whether two threads can run Python code at the same time. 0 or -1.
+ */
 static int
 count_processors(void)
 {
@@ -69,7 +70,7 @@ count_processors(void)
     PyObject *count =
         os == NULL ? NULL : PyObject_CallMethod(os, "process_cpu_count", NULL);
     pf.in_parallel = count != NULL && count != Py_None &&
-                     PyLong_AsLong(count) > 1; /* None: not known */
+                     PyLong_AsLong(count) > 1; /* None: unknown */
     Py_XDECREF(count);
     Py_XDECREF(os);
     return PyErr_Occurred() ? -1 : 0;

@@ -1,10 +1,11 @@
-/* The record of a Python thread that uses fibers: made at its first use of
- * one, ended with the thread.
+/* The record of a Python thread that uses fibers: made when the thread first
+ * uses one, and ended with the thread.
  *
- * It is found through a C thread-local and owned by a capsule in the thread
- * state's dict.  The capsule's destructor runs on the dying thread and unwinds
- * the fibers still suspended there.  The state of a thread that C made may
- * never be cleared; then the capsule goes at the thread's real end.
+ * A C thread-local points to the record, and a capsule in the thread state's
+ * dict owns it. The capsule's destructor runs on the dying thread and unwinds
+ * the fibers that are still suspended there. The state of a thread that C made
+ * may never be cleared; then the capsule is dropped at the thread's real end,
+ * which thread_end.h reports.
  */
 #include "python/core/thread.h"
 
@@ -23,9 +24,9 @@ PF_TLS bool pf_thread_collects;     /* of a thread */
 PfThread *pf_threads;               /* shared, behind pf_threads_lock */
 pf_mutex pf_threads_lock = PF_MUTEX_INIT;
 
-/* The data stack's first chunk and the PyState.  CPython's own chunks are
- * 16 KiB; twice that holds some 250 Python frames before the interpreter has
- * to map memory for a fiber. */
+/* Bytes of each stack for the PyState and the data stack's first chunk.
+ * CPython's own chunks are 16 KiB; twice that holds some 250 Python frames
+ * before the interpreter has to map memory for a fiber. */
 #define ROOM_SIZE (32 * 1024)
 
 #define CAPSULE_NAME "pyfiber.thread"
@@ -52,10 +53,11 @@ unlist(PfThread *t)
     pf_mutex_unlock(&pf_threads_lock);
 }
 
-/* The thread state that pf_thread_current was made for has lost it.  Of a thread. */
+/* The id of the thread state that this thread's record was made for, once the
+ * record has ended. Of a thread. */
 static PF_TLS uint64_t ended;
 
-/* thread_ended() will be called.  Of a thread. */
+/* thread_ended() will be called at this thread's end. Of a thread. */
 static PF_TLS bool end_is_watched;
 
 static void
@@ -75,13 +77,14 @@ free_record(PfThread *t)
     pf_thread_finish(&t->engine);
     if (!PF_FREE_THREADED || t->live == NULL) {
         PyMem_RawFree(t);
-    } /* else a fiber is just dying on another thread, and finds us gone */
+    } /* else a fiber is dying on another thread, which reads here that this
+         one is gone */
 }
 
-/* First end what is left of the thread, while it still has a current fiber.
- * Code that this runs can make no new scheduler and leave no fiber suspended.
- * Then the thread has no record and gets no new one: code that runs as the
- * rest of its state is cleared is refused. */
+/* Ends everything on the thread while it still has a current fiber. Code that
+ * this runs can make no new scheduler and leave no fiber suspended. Afterwards
+ * the thread has no record and gets no new one: code that runs while the rest
+ * of its state is cleared gets an error if it uses fibers. */
 static void
 end_thread(PfThread *t)
 {
@@ -92,20 +95,21 @@ end_thread(PfThread *t)
         part->thread_end(t);
     }
     unlist(t);
-    pf_parts_hooks.root->drop_posts(t); /* no more can come */
+    pf_parts_hooks.root->drop_posts(t); /* from here on no thread can post */
     ended = PyThreadState_GetID(t->tstate);
     pf_thread_current = NULL;
     free_record(t);
 }
 
-/* Runs on the dying thread.  On any other thread (the interpreter clears the
- * states of threads lost to a fork or shutdown, or something else has kept the
- * dict alive) the stacks cannot be entered any more, and nothing is touched.
- * Whoever drops the capsule may be in the midst of raising an exception. */
+/* The capsule's destructor, which runs on the dying thread. A call on any
+ * other thread does nothing, because that cannot enter the stacks any more:
+ * the interpreter clears the states of threads lost to a fork or at shutdown,
+ * or something else has kept the dict alive. The capsule may be dropped while
+ * an exception is set. */
 static void
 thread_gone(PyObject *capsule)
 {
-    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME); /* not NULL */
+    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME); /* never NULL */
     if (t != pf_thread_current || pf_state_is_shut_down() ||
         !pf_parts_hooks.root->runs(t)) {
         return;
@@ -115,12 +119,13 @@ thread_gone(PyObject *capsule)
     pystate_restore_exception(pending);
 }
 
-/* The fibers of `t` stay suspended for good: the interpreter no longer knows
- * the thread, and the callbacks that they are in would need it. */
+/* The fibers of `t` stay suspended for good, and this reports them: the
+ * interpreter has dropped the thread's state, which the callbacks on their
+ * stacks would need. */
 static void
-tell_left(PfThread *t)
+give_up_fibers(PfThread *t)
 {
-    unlist(t); /* a list of threads would look at its state */
+    unlist(t); /* code that walks the list looks at the thread's state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_thread_current = NULL;
     pf_parts_hooks.root->tell_left(t);
@@ -130,15 +135,16 @@ static void
 end_with_thread(PfThread *t)
 {
     if (t->tstate_id != PyThreadState_GetID(PyThreadState_Get())) {
-        tell_left(t);
+        give_up_fibers(t);
     } else if (PyDict_DelItemString(PyThreadState_GetDict(), CAPSULE_NAME) <
                0) {
         PyErr_WriteUnraisable(NULL);
     }
 }
 
-/* The state may be gone while its dict, which owns the record, still lives.
- */
+/* Does the thread run Python code? The thread's state may be freed while the
+ * state's dict, which owns the record, still lives; so the state is compared
+ * before it is read. */
 static bool
 runs_code(PfThread *t)
 {
@@ -146,11 +152,11 @@ runs_code(PfThread *t)
            pystate_in_code(t->tstate);
 }
 
-/* Runs when the thread itself ends.  Its state has not been cleared if a
- * PyGILState_Release is still missing, as in a callback from C in which a
- * fiber is suspended.  Dropping the capsule unwinds that fiber, and then the
- * last PyGILState_Release, which is ours, clears the state.  Does nothing if
- * the thread ended within Python code, or calls exit() there. */
+/* Runs when the thread itself ends. The thread's state has not been cleared if
+ * a PyGILState_Release is still missing, as in a callback from C in which a
+ * fiber is suspended. Dropping the capsule unwinds that fiber; the last
+ * PyGILState_Release, in pystate_end_leave, then clears the state. Does
+ * nothing if the thread ended within Python code, or called exit() there. */
 static void
 thread_ended(void)
 {
@@ -165,7 +171,7 @@ thread_ended(void)
     if (!pystate_end_enter(ts, &end)) {
         return;
     }
-    if (!pf_state_is_shut_down()) { /* not even while this waited for the GIL */
+    if (!pf_state_is_shut_down()) { /* shutdown began meanwhile */
         end_with_thread(t);
     }
     pystate_end_leave(&end);
@@ -195,7 +201,8 @@ may_have_record(void)
     return why == NULL ? 0 : -1;
 }
 
-/* Takes over `root`, which may be NULL with an exception; runs no code. */
+/* Makes the record of this thread. Takes over `root`, which may be NULL with
+ * an exception; runs no code. NULL with an exception. */
 static PfThread *
 make_record(FiberObject *root)
 {
@@ -213,7 +220,7 @@ make_record(FiberObject *root)
         errno = -rc;
         return (PfThread *)PyErr_SetFromErrno(PyExc_OSError);
     }
-    (void)pf_overflow_thread_init(); /* without it only the report is lost */
+    (void)pf_overflow_thread_init(); /* optional: reports overflows */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
     t->native = pf_interrupt_this_thread();
@@ -222,7 +229,8 @@ make_record(FiberObject *root)
     return t;
 }
 
-/* The thread state's dict owns the record.  Runs no code. 0 or -1. */
+/* Gives the record to the thread state's dict and puts it into the list of
+ * threads. Runs no code. 0 or -1. */
 static int
 own(PfThread *t, PyObject *dict, PyObject *capsule)
 {
@@ -240,9 +248,10 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     return 0;
 }
 
-/* The interpreter makes the dict when it is first needed.  Meanwhile the
- * collector could run code that needs it, too: of the two dicts one would be
- * lost, with everything it owns. */
+/* The thread state's dict, borrowed. The interpreter makes it when it is first
+ * needed. If the collector ran meanwhile, code that needs the dict would make
+ * another one; the interpreter would keep only one of the two and lose the
+ * other with everything it owns. So the collector is off here. */
 static PyObject *
 state_dict(void)
 {
@@ -254,9 +263,8 @@ state_dict(void)
     return dict;
 }
 
-/* The parts of a record are made first, which may run the collector, and so
- * code that needs a record, too.  Then the record that this code has made is
- * used. */
+/* Makes the parts of a record first. This may run the collector, and so code
+ * that makes a record for this thread, too; then that record is used. */
 PfThread *
 pf_thread_create(void)
 {
@@ -278,7 +286,7 @@ pf_thread_create(void)
     Py_XDECREF(capsule);
     Py_XDECREF(root);
     if (t == NULL && !PyErr_Occurred()) {
-        PyErr_NoMemory(); /* for the dict */
+        PyErr_NoMemory(); /* state_dict() sets no exception */
     }
     return t;
 }
@@ -300,9 +308,9 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* Waits on threads other than `keep` will never continue: these threads do not
- * exist in the child of fork, and at exit their stacks go away.  (Without a GIL
- * they stay: the interpreter lets such threads hang.) */
+/* Marks all waits on threads other than `keep` as over: in the child of a fork
+ * these threads do not exist, and at exit their stacks go away. (Without a GIL
+ * the stacks stay: the interpreter lets such threads hang.) */
 static void
 forget_others(PfThread *keep)
 {
@@ -328,8 +336,9 @@ needs_record(void)
     return false;
 }
 
-/* The interpreter begins to shut down, with everything still in place: this is
- * the last moment when `finally` blocks of suspended fibers can run. */
+/* Called when the interpreter begins to shut down, with everything still in
+ * place: this is the last moment when `finally` blocks of suspended fibers can
+ * run. */
 static PyObject *
 at_exit(PyObject *module, PyObject *ignored)
 {
@@ -348,7 +357,7 @@ at_exit(PyObject *module, PyObject *ignored)
         }
         pf_thread_no_switch_end(t);
     }
-    if (!PF_FREE_THREADED) { /* there they run meanwhile */
+    if (!PF_FREE_THREADED) { /* without a GIL the others still run */
         forget_others(pf_thread_current);
     }
     pf_store(&pf_state_shut_down, 1);
@@ -358,15 +367,15 @@ at_exit(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Only this thread continues in the child; its fibers stay, those of other
- * threads are out of reach for good. */
+/* Only this thread continues in the child. This thread's fibers stay; those of
+ * other threads are out of reach for good. */
 static PyObject *
 after_fork_in_child(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
     PfThread *t = pf_thread_current;
-    pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
+    pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* another thread may hold it */
     for (PfThread *each = pf_threads; each != NULL; each = each->next) {
         each->lost = each != t;
     }
@@ -386,11 +395,12 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
 
 static PyMethodDef hook_methods[] = {
     {"_gc_callback", PF_FAST(gc_callback), METH_FASTCALL,
-     "Marks the collector's run as a region that must not be left."},
+     "Marks the running fiber as one that must not be left while the\n"
+     "collector runs on its stack."},
     {"_at_exit", at_exit, METH_NOARGS,
-     "Unwinds what is suspended on this thread."},
+     "Unwinds the fibers that are suspended on this thread."},
     {"_after_fork_in_child", after_fork_in_child, METH_NOARGS,
-     "Gives the child's scheduler descriptors of its own."},
+     "Makes pyfiber usable in the child of a fork."},
     {NULL, NULL, 0, NULL},
 };
 

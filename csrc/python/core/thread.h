@@ -15,19 +15,20 @@ typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfTrace PfTrace;
 
-/* Reasons for the slow path at the next switch. */
+/* Reasons for the slow path at the next switch: bits of PfThread.pending. */
 enum {
     PF_PENDING_NO_SWITCH = 1 << 0, /* no_switch > 0 */
-    PF_PENDING_GC = 1 << 1,        /* a fiber of ours is `collecting` */
+    PF_PENDING_GC = 1 << 1,        /* PfThread.collecting is set */
     PF_PENDING_POSTS = 1 << 2,     /* other threads have posted: see post.h */
-    PF_PENDING_RESERVE = 1 << 3,   /* a fiber's reserve is open */
-    PF_PENDING_ASYNCIO = 1 << 4,   /* an inner loop of asyncio's is inside */
+    PF_PENDING_RESERVE = 1 << 3,   /* a fiber has its reserve open */
+    PF_PENDING_ASYNCIO = 1 << 4,   /* an inner asyncio loop runs */
 };
 
-/* Objects that have died and are kept for the next ones, so many of each kind:
- * the allocator and the collector are a good part of what making and freeing
- * one costs, as for the interpreter's own frames and tuples.  Not where somebody
- * looks for uses of freed memory. */
+/* Dead objects that are reused for new ones, at most PF_MOST_SPARE of each
+ * kind: calls to the allocator and the collector are a good part of what it
+ * costs to make and free an object. The interpreter does the same for its
+ * frames and tuples. Builds that look for uses of freed memory reuse nothing.
+ */
 #if PF_WITH_ASAN || defined(PYFIBER_HARDTEST) || defined(Py_TRACE_REFS)
 #define PF_MOST_SPARE 0
 #else
@@ -37,59 +38,61 @@ typedef enum PfSpareKind {
     PF_SPARE_FIBERS,
     PF_SPARE_SCOPES,
     PF_SPARE_GREENLETS,
-    PF_SPARE_SMALL_WAITS, /* memory only: see waitq/wait_memory.h */
+    PF_SPARE_SMALL_WAITS, /* only memory: see waitq/wait_memory.h */
     PF_SPARE_WAITS,       /* ... for a PfWait: see waitq/waitq.h */
     PF_SPARE_KINDS
 } PfSpareKind;
 typedef struct PfSpare {
-    void *first; /* linked as the kind does it */
+    void *first; /* how they are linked is the kind's affair */
     unsigned count;
 } PfSpare;
 
 struct PfThread {
-    pf_thread engine; /* first: the engine hands us pf_thread pointers */
+    pf_thread engine; /* first: the engine passes pf_thread pointers */
     PyThreadState *tstate;
-    uint64_t tstate_id; /* another state may later have its address */
+    uint64_t tstate_id; /* a later state may have the same address */
     uint32_t pending; /* changed by pf_thread_pend and pf_thread_unpend only */
     uint32_t no_switch; /* depth of no-switch regions */
     const char *no_switch_why;
-    PyObject *transfer;          /* the value of the present switch */
-    bool throwing;               /* ... which is an exception to raise */
+    PyObject *transfer;          /* what the switch in progress carries */
+    bool throwing;               /* `transfer` is an exception to raise */
     FiberObject *root;           /* the thread's own stack */
-    FiberObject *unwinder;       /* of the running fiber, if that is DYING */
-    pf_fiber *collecting;        /* the collector runs on it; or NULL */
-    SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
+    FiberObject *unwinder;       /* waits while the running fiber is unwound */
+    pf_fiber *collecting;        /* the fiber the collector runs on; or NULL */
+    SchedulerObject *scheduler;  /* the one whose loop runs here; or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
-    SchedulerObject *schedulers; /* made on this thread */
-    pf_scheduler_stats ended;    /* counted by those that are gone */
-    FiberObject *left_profiled;  /* by the present switch: see profiled.h */
-    bool zombie_lives_on;        /* ... which alone made a zombie of it */
+    SchedulerObject *schedulers; /* all that were made on this thread */
+    pf_scheduler_stats ended;    /* sums of schedulers that are gone */
+    FiberObject *left_profiled;  /* the fiber just left: see profiled.h */
+    bool zombie_lives_on;        /* `left_profiled` is the engine's zombie,
+                                    but has not ended */
     PfTrace *spare_traces;       /* for new fibers: see switch/tracing.h */
-    bool keeps_tracing;          /* of a greenlet's switch through the mover */
+    bool keeps_tracing;          /* in a greenlet's switch through the mover */
     PyState root_state;
-    unsigned given;             /* stacks so far */
-    int64_t collection;         /* ns that the last one for stacks took */
-    int64_t collect_after;      /* it freed none: no other before this time */
-    bool ending;                /* no new schedulers */
-    bool lost;                  /* in the child of a fork: another's */
-    PF_ATOMIC(uint8_t) watched; /* see overflow.c */
-    size_t in_reserve;          /* fibers left with their reserve open */
-    PfThread *next;             /* all threads */
+    unsigned given;             /* stacks given to fibers so far */
+    int64_t collection;         /* ns; the last collection to free stacks */
+    int64_t collect_after;      /* earliest time of the next one, if that
+                                   freed no stack */
+    bool ending;                /* refuses new schedulers */
+    bool lost;                  /* in a fork's child: the parent's thread */
+    PF_ATOMIC(uint8_t) watched; /* a stack check is due: see overflow.c */
+    size_t in_reserve;          /* suspended fibers whose reserve is open */
+    PfThread *next;             /* links all threads */
     PfSpare spare[PF_SPARE_KINDS];
-    pf_inbox inbox;   /* what other threads want: see post.h */
-    uintptr_t native; /* the system's name of it; see interrupt.h */
+    pf_inbox inbox;   /* requests from other threads: see post.h */
+    uintptr_t native; /* the system's number for the thread; see interrupt.h */
 };
 
 extern PF_TLS PfThread *pf_thread_current;
-extern PF_TLS bool pf_thread_collects; /* the collector runs here */
-PfThread *pf_thread_create(void);      /* NULL with an exception */
+extern PF_TLS bool pf_thread_collects; /* the collector runs on this thread */
+PfThread *pf_thread_create(void);
 static inline PfThread *
 pf_thread_this(void)
 {
     PfThread *t = pf_thread_current;
     return PF_LIKELY(t != NULL) ? t : pf_thread_create();
 }
-/* Where an object that has just died may be kept; NULL: it may not. */
+/* Where to keep an object that has just died. NULL: free it instead. */
 static inline PfSpare *
 pf_thread_place_to_spare(PfSpareKind kind)
 {
@@ -98,7 +101,8 @@ pf_thread_place_to_spare(PfSpareKind kind)
                ? &t->spare[kind]
                : NULL;
 }
-/* They are going to be freed; no others are kept from then on. */
+/* Takes all dead objects of a kind, which the caller frees, and lets none be
+ * kept from then on. */
 static inline void *
 pf_thread_empty_spare(PfThread *t, PfSpareKind kind)
 {
@@ -106,7 +110,8 @@ pf_thread_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
-/* Other threads set PF_PENDING_POSTS: without a GIL at any time. */
+/* Atomic without a GIL, because other threads set PF_PENDING_POSTS at any
+ * time. */
 static inline void
 pf_thread_pend(PfThread *t, uint32_t reasons)
 {
@@ -125,7 +130,9 @@ pf_thread_unpend(PfThread *t, uint32_t reasons)
         t->pending &= ~reasons;
     }
 }
-/* Between the two calls no switch is allowed. */
+/* Forbids switches until pf_thread_no_switch_end(), and may be nested. `why`
+ * completes the message "cannot leave this fiber ..."; that of the outermost
+ * region is shown. */
 static inline void
 pf_thread_no_switch_begin(PfThread *t, const char *why)
 {
@@ -142,8 +149,8 @@ pf_thread_no_switch_end(PfThread *t)
     }
 }
 
-/* The collector begins or ends on the running fiber's stack.  Greenlets may
- * still switch meanwhile; only this fiber must not be left. */
+/* Notes that the collector begins or ends on the running fiber's stack.
+ * Greenlets may still switch meanwhile; only this fiber must not be left. */
 static inline void
 pf_thread_mark_collector(PfThread *t, bool runs)
 {
@@ -157,11 +164,12 @@ pf_thread_mark_collector(PfThread *t, bool runs)
 
 int pf_thread_module_init(PyObject *module);
 
-/* The start is a plain pointer read for signal handlers. */
+/* pf_thread_current, for signal handlers: a plain read of a pointer. */
 PfThread *pf_thread_peek(void);
 
-/* All, by `next`.  Who holds the lock may also follow thread->scheduler, even
- * without the GIL: a scheduler passes it before it is freed. */
+/* All threads, linked by `next`, and the lock of that list. A thread that
+ * holds the lock may also follow thread->scheduler, even without the GIL: a
+ * scheduler takes the lock once more before it is freed. */
 extern PfThread *pf_threads;
 extern pf_mutex pf_threads_lock;
 

@@ -1,4 +1,5 @@
-/* See tstate.h: run-time look-ups and the signal-safe traceback. */
+/* Run-time look-ups in the interpreter, and the signal-safe traceback: see
+ * tstate.h. */
 #include "python/core/tstate.h"
 
 #include "engine/base/atomics.h"
@@ -17,19 +18,22 @@ int pystate_c_most; /* constant after import */
 
 #if PF_COUNTS_C_CALLS
 
-/* The interpreter's setter of the function that evaluates frames (PEP 523)
- * stores one word, so a signal handler may call it.  But that of 3.13 ends the
- * process on a thread that does not hold the GIL, and with the experimental
- * JIT it frees compiled code as well. */
-static bool setter_stores; /* constant after import */
-/* The function that was set before.  Shared, one word; also in handlers. */
+/* Whether the interpreter's setter of the function that evaluates frames (PEP
+ * 523) only stores one word, so that a signal handler may call it. With the
+ * experimental JIT the setter frees compiled code as well. In 3.13 it also
+ * ends the process on a thread that does not hold the GIL; pystate_watch_calls
+ * checks for that. Constant after import. */
+static bool setter_stores;
+/* The evaluating function that was set before. Shared, one word; also in
+ * handlers. */
 static PF_ATOMIC(size_t) evaluate;
-/* The pystate_entered_fn, always the same.  Shared, one word; also in handlers.
- */
+/* The pystate_entered_fn, always the same one. Shared, one word; also in
+ * handlers. */
 static PF_ATOMIC(size_t) asked;
 
-/* The interpreter's own check makes the call fail, as it knows how to clean up
- * the frame. */
+/* Evaluates a frame, after it has asked the pystate_entered_fn. If that
+ * exhausts the budget, the interpreter's own check makes the call fail, as it
+ * knows how to clean up the frame. */
 static PyObject *
 ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 {
@@ -82,14 +86,15 @@ pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered)
 
 PyAPI_FUNC(int) _Py_Instrument(PyCodeObject *, PyInterpreterState *);
 
-/* Runs no code.  No memory: the event is missed, or worse. */
+/* Runs no code. Without memory the event is missed, or raising reads through
+ * NULL. */
 void
 pystate_prepare_code(PyThreadState *ts, PyState *st)
 {
     PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != NULL && f != end; f = f->previous) {
         if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
-            continue; /* where C code called the interpreter */
+            continue; /* an entry frame */
         }
         PyObject *code = PyUnstable_InterpreterFrame_GetCode(
             (struct _PyInterpreterFrame *)(void *)f);
@@ -97,7 +102,7 @@ pystate_prepare_code(PyThreadState *ts, PyState *st)
                            PyThreadState_GetInterpreter(ts)) < 0) {
             PyErr_Clear();
         }
-        Py_DECREF(code); /* the frame has another one */
+        Py_DECREF(code); /* the frame has another reference */
     }
 }
 
@@ -126,9 +131,10 @@ pf_reset_protection_fn pystate_reset_protection; /* constant after import */
 
 size_t pystate_c_stack_refs_offset; /* constant after import */
 
-/* Called by the interpreter from a function that has such a reference on its
- * stack, somewhere between here and `base`: the one word of the thread state's
- * private part that points there is the head of the list. */
+/* Finds the offset of `c_stack_refs`. The interpreter calls this from a
+ * function that has such a reference on its stack, somewhere between here and
+ * `base`: the one word of the thread state's private part that points there is
+ * the head of the list. */
 static PyObject *
 find_c_stack_refs(PyObject *base, PyObject *ignored)
 {
@@ -178,7 +184,8 @@ lookup_c_stack_refs(void)
 
 uint8_t pystate_deferred_bit; /* constant after import; 0: not found */
 
-/* Which bit of an object's says that only the collector frees it. */
+/* Finds the bit of ob_gc_bits that says that only the collector frees the
+ * object. */
 static int
 lookup_deferred_bit(void)
 {
@@ -194,12 +201,13 @@ lookup_deferred_bit(void)
     return 0;
 }
 
-/* Constant after import.  Without a GIL a thread may end, and its state be
- * freed, while others follow the list. */
+/* The mutex of the interpreter's list of thread states: without a GIL a thread
+ * may end, and its state be freed, while others follow the list. Constant
+ * after import. */
 static PyMutex *list_mutex;
 
-/* It is the word before the first interpreter, whose place the runtime tells
- * debuggers in a table in front of itself. */
+/* Finds that mutex: the word before the pointer to the first interpreter,
+ * whose place the runtime gives debuggers in a table at its beginning. */
 static int
 lookup_list_mutex(void)
 {
@@ -255,8 +263,8 @@ pystate_lookup(void)
         "PyUnstable_ThreadState_ResetStackProtection");
     if (pystate_set_protection == NULL || pystate_reset_protection == NULL) {
         PyErr_SetString(PyExc_ImportError,
-                        "this CPython 3.14 cannot be told about other stacks "
-                        "than its own: pyfiber needs 3.14.2 or later");
+                        "this CPython has no function that sets the bounds of "
+                        "another stack: pyfiber needs 3.14.2 or later");
         return -1;
     }
     return lookup_list_mutex() < 0 || lookup_deferred_bit() < 0
@@ -273,9 +281,9 @@ pystate_lookup(void)
         return -1;
     }
 #if PF_HAS_C_COUNTER
-    /* The interpreter's own limit, which a patch release may have changed
-     * since its headers: the rest here, plus the few units that the present
-     * import uses.  Limits have always been multiples of 500. */
+    /* The interpreter's limit, which a patch release may have changed since
+     * its headers: the rest at this place, plus the few units that the present
+     * import uses. Limits have always been multiples of 500. */
     int left = PyThreadState_Get()->c_recursion_remaining;
     pystate_c_most = (left + 499) / 500 * 500;
 #endif
@@ -289,8 +297,8 @@ pystate_lookup(void)
 
 #if PF_HAS_DEFERRED
 
-/* Not as PyMutex_Lock does: whoever is here may hold a lock that must not be
- * held while the interpreter is stopped. */
+/* Stays attached while it waits, unlike PyMutex_Lock: the caller may hold a
+ * lock that must not be held while the interpreter is stopped. */
 static void
 lock_list(void)
 {
@@ -380,8 +388,8 @@ frame_line(Frame *frame, PyCodeObject *code)
     return PyCode_Addr2Line(code, lasti);
 }
 #else
-/* How an interpreter frame begins in 3.12, 3.13 and 3.14 (there the first
- * field carries tag bits). */
+/* The first fields of an interpreter frame in 3.12, 3.13 and 3.14 (where the
+ * first one carries tag bits). */
 typedef struct Frame {
     uintptr_t executable;
     struct Frame *previous;
@@ -439,7 +447,8 @@ put_number(int fd, int number)
     put(fd, digits + at, sizeof(digits) - at);
 }
 
-/* The interpreter's own entry frames. */
+/* Is this the code of one of the interpreter's entry frames, whose file is
+ * "<shim>"? */
 static bool
 is_shim(PyCodeObject *code)
 {

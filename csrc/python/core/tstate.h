@@ -1,20 +1,22 @@
-/* Which parts of CPython's PyThreadState belong to a fiber.
+/* Saves and restores the parts of CPython's PyThreadState that belong to a
+ * fiber.
  *
- * Longer than 800 lines, so that what differs between versions stands in one
- * place: tstate.h, tstate.c and tstate_layout are the only files with version
- * #ifs, and the only ones that touch fields of PyThreadState (also for
- * csrc/cffi, which uses the helpers at the end; unused inline functions do not
- * need tstate.c).  pystate_save and pystate_load mirror each other: a field
- * named in one is named in the other.
+ * This file is longer than 800 lines, so that all that differs between
+ * versions stands in one place: tstate.h, tstate.c and tstate_layout are the
+ * only files with version #ifs, and the only ones that touch fields of
+ * PyThreadState (also for csrc/cffi, which uses the helpers at the end; unused
+ * inline functions do not need tstate.c). pystate_save and pystate_load mirror
+ * each other: a field named in one is named in the other.
  *
  * tstate_layout.h lists every field that is touched, and which ones a switch
- * saves and restores.  No other field of the interpreter is written.
+ * saves and restores. No other field of the interpreter is written.
  *
- * Not switched: the thread's trace and profile functions, threading.local, the
- * running asyncio loop: they belong to the thread.  (For a loop that runs in a
- * fiber, see wait/asyncio.h; for a fiber's own trace function, switch/tracing.h.)
- * `current_exception` is not switched either: it is NULL whenever a fiber is
- * left; an exception in flight travels as the value of the switch.
+ * Not switched are the thread's trace and profile functions, threading.local
+ * and the running asyncio loop, because they belong to the thread. (For a loop
+ * that runs in a fiber, see wait/asyncio.h; for a fiber's separate trace
+ * function, switch/tracing.h.) `current_exception` is not switched either: it
+ * is NULL whenever a fiber is left, and an exception in flight travels as the
+ * value of the switch.
  */
 #ifndef PF_TSTATE_H
 #define PF_TSTATE_H
@@ -31,7 +33,7 @@
 #error "pyfiber needs CPython: it switches CPython's own thread state"
 #endif
 
-/* Does a header define the layout of an interpreter frame? */
+/* Does a header of the interpreter define the layout of a frame? */
 #define PF_HAS_FRAME_LAYOUT (PY_VERSION_HEX < 0x030C0000)
 #if PF_HAS_FRAME_LAYOUT
 #define Py_BUILD_CORE 1
@@ -39,21 +41,21 @@
 #undef Py_BUILD_CORE
 #endif
 
-/* Needed only from 3.15 on, where the profiler expects the frames of every
- * stack to end at the thread's sentinel frame. */
+/* The thread's sentinel frame. Needed only from 3.15 on, where the profiler
+ * expects the frames of every stack to end there. */
 #if PY_VERSION_HEX >= 0x030F0000
 #define PF_BASE_FRAME(ts) ((ts)->base_frame)
 #else
 #define PF_BASE_FRAME(ts) NULL
 #endif
 
-/* No GIL: other threads run while this one does, and critical sections, which
- * stand in for it, are locks that a fiber must not take along.  From 3.14 on
- * frames refer to objects without counting that, and the collector looks for
- * such references: see pystate_traverse. */
+/* Without a GIL other threads run while this one does, and critical sections,
+ * which replace the GIL, are locks that a fiber must not hold while it is
+ * suspended. From 3.14 on frames hold uncounted references to objects, and the
+ * collector looks for these: see pystate_traverse. */
 #ifdef Py_GIL_DISABLED
 #define PF_FREE_THREADED 1
-#define PF_ABI_SUFFIX "t" /* of the interpreter's library */
+#define PF_ABI_SUFFIX "t" /* in the name of the interpreter's library */
 PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
 PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
 PyAPI_FUNC(void) _PyEval_StopTheWorld(PyInterpreterState *);
@@ -62,9 +64,10 @@ PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #define PF_FREE_THREADED 0
 #define PF_ABI_SUFFIX ""
 #endif
-/* From 3.15 on raising in code that has not been made ready for the events that
- * tools ask for reads through NULL.  The interpreter makes that ready which
- * threads run just then; we do it for a fiber that comes back later. */
+/* Code objects must be instrumented for the events that tools ask for. From
+ * 3.15 on, raising an exception in code that is not yet instrumented reads
+ * through NULL. The interpreter instruments the code that threads run when a
+ * tool asks; pyfiber does so for a fiber that is resumed later. */
 #define PF_PREPARES_CODE (PY_VERSION_HEX >= 0x030F0000)
 #define PF_HAS_DEFERRED (PF_FREE_THREADED && PY_VERSION_HEX >= 0x030E0000)
 
@@ -75,8 +78,9 @@ PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #define PF_COUNTS_C_CALLS (PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
 
-/* The saved part of the thread state of a suspended fiber.  Lies in the room
- * above the fiber's stack (for a thread's own fiber: in its PfThread). */
+/* The saved part of the thread state of a suspended fiber. A PyState lies in
+ * the room above the fiber's stack (that of a thread's root in its PfThread).
+ */
 typedef struct PyState {
 #if PF_HAS_CFRAME
     _PyCFrame *cframe;
@@ -87,15 +91,17 @@ typedef struct PyState {
     _PyStackChunk *chunk;
     PyObject **top;
     PyObject **limit;
-    int py_depth; /* counted from 0: a new limit applies at once */
+    int py_depth; /* calls so far, not calls left: so a new limit applies at
+                     once */
     int tracing;
-    struct PfTrace *trace; /* the fiber's own, or NULL: see switch/tracing.h */
+    struct PfTrace *trace; /* a separate trace function, or NULL: see
+                              switch/tracing.h */
 #if PY_VERSION_HEX >= 0x030C0000
     int what_event;
 #endif
 #if PF_HAS_C_COUNTER
     int c_remaining;
-    int c_limit; /* what it began with */
+    int c_limit; /* the count that the fiber began with */
 #endif
 #if PY_VERSION_HEX < 0x030D0000
     int trash_nesting;
@@ -106,16 +112,16 @@ typedef struct PyState {
     size_t stack_size;
 #endif
 #if PF_FREE_THREADED
-    uintptr_t critical_section; /* all suspended */
+    uintptr_t critical_section; /* the list of suspended sections */
 #endif
 #if PF_HAS_DEFERRED
     struct PyCStackRef *c_stack_refs;
 #endif
 #if PF_PREPARES_CODE
-    uintptr_t events; /* which ones its code is ready for */
+    uintptr_t events; /* the events that its code is instrumented for */
 #endif
     int stolen; /* recursion units taken by pystate_exhaust */
-    /* The bottom of what the fields above point into, for a fiber. */
+    /* Where the chains that begin in the fields above end, for a fiber. */
     _PyErr_StackItem exc_root;
     _PyStackChunk *chunk_root;
 #if PF_HAS_CFRAME
@@ -126,16 +132,18 @@ typedef struct PyState {
 } PyState;
 
 #if PF_HAS_DEFERRED
-/* References that C code has on its stack; linked, the innermost first. */
+/* A reference that C code has on its stack; these are linked, innermost first.
+ */
 typedef struct PyCStackRef {
     uintptr_t ref;
     struct PyCStackRef *next;
 } PyCStackRef;
 
-extern uint8_t pystate_deferred_bit; /* in an object's ob_gc_bits */
+extern uint8_t pystate_deferred_bit; /* the bit of an object's ob_gc_bits
+                                        for deferred counts */
 
-/* Where the first one stands in the thread state, behind its public part,
- * which is not the same in each patch release: pystate_lookup finds it. */
+/* The head of that list, in the private part behind PyThreadState. The offset
+ * differs between patch releases: pystate_lookup finds it. */
 extern size_t pystate_c_stack_refs_offset;
 static inline PyCStackRef **
 pystate_c_stack_refs(PyThreadState *ts)
@@ -152,15 +160,14 @@ extern pf_reset_protection_fn pystate_reset_protection;
 #endif
 
 /* 3.12 and 3.13 count C recursion instead of checking the stack pointer, and
- * 3.11 counts C and Python levels together.  A fiber's counter starts as high
+ * 3.11 counts C and Python levels together. A fiber's counter starts as high
  * as on the main thread, or at what its stack can hold of the cheapest counted
  * recursion: the compiler's own passes read the counter once and then descend
- * that many levels of about 130 bytes by themselves.  When a more expensive
+ * that many levels of about 130 bytes without counting. When a more expensive
  * recursion runs into the stack's reserve before the counter runs out,
- * pystate_exhaust ends the count there.
- * Where there is no reserve (Windows) the count is scaled by the most
- * expensive known use of a unit: sorted(key=f) with f calling sorted again
- * takes about 5.2 KB for 3 units. */
+ * pystate_exhaust ends the count there. Where there is no reserve (Windows)
+ * the count is scaled by the most expensive known use of a unit: sorted(key=f)
+ * with f calling sorted again takes about 5.2 KB for 3 units. */
 #define PF_CHEAPEST_UNIT 150
 #ifdef _WIN32
 #define PF_DEAREST_UNIT 2600 /* larger frames; 1760 is too little there */
@@ -189,23 +196,26 @@ pystate_py_remaining(PyThreadState *ts)
 #endif
 }
 
-/* The operating system's name for the thread. */
+/* The operating system's handle of the thread, as threading.get_ident()
+ * returns it. */
 static inline unsigned long
 pystate_thread(PyThreadState *ts)
 {
     return ts->thread_id;
 }
 
-/* The field with the running fiber's contextvars context; NULL: none yet. */
+/* The field with the running fiber's contextvars context, which is NULL if it
+ * has none yet. */
 static inline PyObject **
 pystate_context(PyThreadState *ts)
 {
     return &ts->context;
 }
 
-/* The running fiber continues in `*context` and leaves its own there, as a
- * switch does.  (PyContext_Enter would also mark the context as entered, call
- * watchers from 3.14 on, and fail for one that is entered already.) */
+/* Puts `*context` in place of the running fiber's context and stores the
+ * latter there, as a switch does. (PyContext_Enter would also mark the context
+ * as entered, call watchers from 3.14 on, and fail for one that is entered
+ * already.) */
 static inline void
 pystate_swap_context(PyThreadState *ts, PyObject **context)
 {
@@ -217,7 +227,8 @@ pystate_swap_context(PyThreadState *ts, PyObject **context)
     }
 }
 
-/* The thread's hooks for asynchronous generators: new references, or NULL. */
+/* Reads the thread's hooks for asynchronous generators: new references, or
+ * NULL. */
 static inline void
 pystate_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
 {
@@ -225,8 +236,9 @@ pystate_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
     hooks[1] = Py_XNewRef(ts->async_gen_finalizer);
 }
 
-/* The fiber of a loop is left or entered.  (sys.set_asyncgen_hooks() does the
- * same, but may fail, and audit hooks run.) */
+/* Exchanges these hooks, when the fiber of an asyncio loop is left or entered.
+ * (sys.set_asyncgen_hooks() does the same, but may fail, and audit hooks run.)
+ */
 static inline void
 pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
 {
@@ -238,15 +250,17 @@ pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
     hooks[1] = last;
 }
 
-/* Loading `st` will not change the tracing depth: a trace function that leaves
- * the running fiber by greenlet's switch is not called at the target. */
+/* Makes the next load of `st` keep the tracing depth. After a trace function
+ * has left the running fiber by greenlet's switch, no trace function is then
+ * called at the target. */
 static inline void
 pystate_keep_tracing(PyThreadState *ts, PyState *st)
 {
     st->tracing = ts->tracing;
 }
 
-/* The thread's trace function, sys.settrace()'s, and its object. */
+/* Has the thread a trace function, as sys.settrace() sets it? The next two
+ * return it and its object. */
 static inline bool
 pystate_traced(const PyThreadState *ts)
 {
@@ -265,16 +279,17 @@ pystate_trace_object(const PyThreadState *ts)
     return ts->c_traceobj;
 }
 
-/* Does a trace or profile function run? */
+/* Is a trace or profile function running? */
 static inline bool
 pystate_in_tracer(const PyThreadState *ts)
 {
     return ts->tracing != 0;
 }
 
-/* A switch between fibers with a trace function of their own.  Both trace, so
- * the interpreter's count of traced threads stays right.  (PyEval_SetTrace
- * would run audit hooks and instrument all code anew at each switch.) */
+/* Exchanges the thread's trace function and its object, at a switch from or to
+ * a fiber with a separate one. The thread traces before and after, so the
+ * interpreter's count of traced threads stays right. (PyEval_SetTrace would
+ * run audit hooks and instrument all code anew at each switch.) */
 static inline void
 pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
                        PyObject **object)
@@ -287,15 +302,15 @@ pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
     *object = was_object;
 }
 
-/* Has the thread a profile function of C's kind, PyEval_SetProfile()'s? */
+/* Has the thread a profile function set from C, by PyEval_SetProfile()? */
 static inline bool
 pystate_profiled(const PyThreadState *ts)
 {
     return ts->c_profilefunc != NULL;
 }
 
-/* Is there anything to do for those who trace or profile, when this state is
- * left? */
+/* Must a switch that leaves this state do anything for tracers or profilers?
+ */
 static inline bool
 pystate_watched(const PyThreadState *ts, const PyState *left)
 {
@@ -303,8 +318,8 @@ pystate_watched(const PyThreadState *ts, const PyState *left)
             (uintptr_t)left->trace) != 0;
 }
 
-/* Is an exception set?  PyErr_Occurred() for code that has the thread state.
- */
+/* Is an exception set? As PyErr_Occurred(), for code that has the thread
+ * state. */
 static inline bool
 pystate_raised(PyThreadState *ts)
 {
@@ -315,11 +330,11 @@ pystate_raised(PyThreadState *ts)
 #endif
 }
 
-/* The thread's state may be in the middle of being cleared, by the
- * PyGILState_Release that took its count to 0: then a PyGILState_Ensure and
- * Release by code that runs meanwhile (a callback of ctypes, say) would clear
- * it once more.  So take a count, which goes with the state.  Later versions
- * do this themselves. */
+/* Takes a count of the thread's state, which is never returned: it goes with
+ * the state. The PyGILState_Release that took the count to 0 may be clearing
+ * the state just now; then a PyGILState_Ensure and Release by code that runs
+ * meanwhile (a callback of ctypes, say) would clear it once more. From 3.13 on
+ * the interpreter holds such a count itself. */
 static inline void
 pystate_hold(PyThreadState *ts)
 {
@@ -332,15 +347,16 @@ pystate_hold(PyThreadState *ts)
 #endif
 }
 
-/* The thread is about to end, and its state is still known: *end goes
- * to pystate_end_leave, which clears the state if the thread's own code
- * has let go of it.  Code that runs in between only lets go of what it took. */
+/* Between pystate_end_enter and pystate_end_leave a thread that is about to
+ * end, and whose state still exists, is attached. The latter clears the state
+ * if the thread's own code has released it. Code that runs in between releases
+ * only what it took itself. */
 typedef struct PyStateEnd {
-    void *token; /* PyThreadState_Ensure made the state; else NULL */
+    void *token; /* not NULL: PyThreadState_Ensure had made the state */
     PyGILState_STATE held;
 } PyStateEnd;
 
-/* False: the interpreter is going away. */
+/* False: the interpreter is shutting down. */
 static inline bool
 pystate_end_enter(PyThreadState *ts, PyStateEnd *end)
 {
@@ -372,9 +388,9 @@ pystate_end_leave(PyStateEnd *end)
     PyGILState_Release(end->held);
 }
 
-/* Does Python code run, or wait for C code that it has called, on the stack
- * that the thread state is on?  Needs no GIL on the thread itself, and reads
- * no frame: the stack may already be left for good. */
+/* Does Python code run on the stack of this thread state, or wait there for C
+ * code that it has called? The thread itself may call this without the GIL. No
+ * frame is read, as the stack may already be left for good. */
 static inline bool
 pystate_in_code(PyThreadState *ts)
 {
@@ -387,15 +403,16 @@ pystate_in_code(PyThreadState *ts)
 #endif
 }
 
-/* It was replaced: the interpreter's cached knowledge of it is invalid. */
+/* Notes that ts->context was replaced, so that the interpreter drops what it
+ * has cached of the former one. */
 static inline void
 pystate_context_changed(PyThreadState *ts)
 {
     ts->context_ver++;
 }
 
-/* The depth of the running fiber's nested deallocations; 0 where the version
- * does not count. */
+/* The depth of the running fiber's nested deallocations; 0 in versions that do
+ * not count it. */
 static inline int
 pystate_trash_nesting(PyThreadState *ts)
 {
@@ -410,14 +427,16 @@ pystate_trash_nesting(PyThreadState *ts)
 }
 
 #if PF_PREPARES_CODE
-/* The version of what tools ask for: the word's upper bits. */
+/* The version of the set of events that tools ask for: the word's upper bits.
+ */
 static inline uintptr_t
 pystate_events(PyThreadState *ts)
 {
     return _Py_atomic_load_uintptr_relaxed(&ts->eval_breaker) &
            ~(uintptr_t)255;
 }
-/* It has changed while the fiber was suspended. */
+/* Instruments the code of the fiber's frames. Called when the version has
+ * changed while the fiber was suspended. */
 void pystate_prepare_code(PyThreadState *ts, PyState *st);
 #endif
 
@@ -459,7 +478,8 @@ pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
     st->trash_nesting = ts->trash.delete_nesting;
 #endif
 #if PY_VERSION_HEX >= 0x030E0000
-    /* The interpreter frees those that no thread is in. */
+    /* An own reference, because the interpreter frees executors that no thread
+     * runs. */
     st->executor = Py_XNewRef(ts->current_executor);
 #endif
     *context = ts->context;
@@ -480,8 +500,8 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     *pystate_py_remaining(ts) = pystate_py_limit(ts) - st->py_depth;
     ts->tracing = st->tracing;
 #if PY_VERSION_HEX < 0x030C0000
-    /* Follows the thread's trace function, which may have been set or removed
-     * while this fiber was suspended. */
+    /* Computed from the thread's trace function, which may have been set or
+     * removed while this fiber was suspended. */
     ts->cframe->use_tracing =
         st->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
 #else
@@ -515,7 +535,8 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     *pystate_c_stack_refs(ts) = st->c_stack_refs;
 #endif
 #if PF_FREE_THREADED
-    /* Last: who waits for such a lock lets the collector in. */
+    /* Last, because a thread that waits for such a lock lets the collector
+     * run. */
     ts->critical_section = st->critical_section;
     if (ts->critical_section != 0) {
         _PyCriticalSection_Resume(ts);
@@ -528,9 +549,11 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
 #endif
 }
 
-/* A stack smaller than the interpreter accepts is presented as large enough:
- * its guard must suffice.  96 KiB and more are accepted, and 192 by one that
- * was built with ThreadSanitizer.  (A fiber's has at least about 120.) */
+/* Sets the bounds of the fiber's stack that the interpreter gets to see. A
+ * stack smaller than it accepts is presented as large enough; the stack's
+ * guard must suffice then. The interpreter accepts 96 KiB and more, and 192 if
+ * it was built with ThreadSanitizer. (A fiber's stack has at least about 120.)
+ */
 #define PF_LEAST_PROTECTED ((size_t)(PF_WITH_TSAN ? 192 : 96) * 1024)
 static inline void
 pystate_set_stack(PyState *st, char *low, size_t size)
@@ -547,9 +570,9 @@ pystate_set_stack(PyState *st, char *low, size_t size)
 #endif
 }
 
-/* The running fiber's code continues on another C stack for a while (a context
- * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
- * itself reads these. */
+/* Sets other bounds while the running fiber's code continues on another C
+ * stack (a context of the C API); `low` NULL: the thread's own stack. Needs no
+ * GIL, as only the thread itself reads the bounds. */
 static inline void
 pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 {
@@ -565,15 +588,15 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 #endif
 }
 
-/* A frame's innermost part (instruction pointer, stack pointer, locals) begins
- * 56 bytes into it on every version.  The first frame is put so that this
+/* The hot part of a frame (instruction pointer, stack pointer, locals) begins
+ * 56 bytes into it on every version. The first frame is placed so that this
  * part begins a cache line: a switch between shallow fibers touches one line
  * of the data stack instead of two. */
 #define PF_FRAME_LEAD 56
 #define PF_LINE 64
 #define PF_TOP_AFTER(n)                                                       \
     (((n) + PF_FRAME_LEAD + PF_LINE - 1) / PF_LINE * PF_LINE - PF_FRAME_LEAD)
-/* Offsets from the start of the room, which begins a line. */
+/* Offsets from the start of the room, which begins a cache line. */
 #define PF_CHUNK_OFFSET ((sizeof(PyState) + 15) & ~(size_t)15)
 #define PF_FIRST_FRAME                                                        \
     PF_TOP_AFTER(PF_CHUNK_OFFSET + offsetof(_PyStackChunk, data) +            \
@@ -582,7 +605,7 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 #define PF_SECOND_LINE (offsetof(PyState, exc_root) > PF_LINE ? PF_LINE : 0)
 
 #if PF_HAS_C_COUNTER
-/* With how many units of C recursion a fiber begins. */
+/* How many units of C recursion a fiber begins with. */
 static inline int
 pystate_c_units(size_t stack_size)
 {
@@ -595,7 +618,7 @@ pystate_c_units(size_t stack_size)
 }
 #endif
 
-/* A state without frames, and without a place for any. */
+/* Initialises a state without frames and without a data stack. */
 static inline void
 pystate_init_bare(PyThreadState *ts, PyState *st)
 {
@@ -613,9 +636,10 @@ pystate_init_bare(PyThreadState *ts, PyState *st)
     (void)ts;
 }
 
-/* The state of a fiber that has not run, at the beginning of its room.  The
- * first data-stack chunk follows in the room: frames begin above data[0], so
- * the interpreter never pops it, and later chunks are its own. */
+/* Initialises the state of a fiber that has not run, at the beginning of its
+ * room. The first data-stack chunk follows in the room. Frames begin above
+ * data[0], so the interpreter never pops this chunk; it maps and frees later
+ * ones itself. */
 static inline PyState *
 pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
              size_t stack_size)
@@ -633,9 +657,9 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     st->c_limit = st->c_remaining = pystate_c_units(stack_size);
 #endif
 #if PY_VERSION_HEX < 0x030C0000 && defined(_WIN32)
-    /* One counter for both: a small stack begins as if it were already that
-     * deep in the default limit of 1,000.  A program that raises the limit
-     * must know what its stacks hold, as on a thread. */
+    /* One counter counts both kinds of calls: a small stack begins as if it
+     * were already that deep in the default limit of 1,000. A program that
+     * raises the limit must know how much its stacks hold, as on a thread. */
     int limit = ts->recursion_limit < 1000 ? ts->recursion_limit : 1000;
     size_t units = stack_size / PF_DEAREST_UNIT;
     st->py_depth = units < (size_t)limit ? limit - (int)units : 0;
@@ -646,7 +670,8 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
 }
 
 #if PF_COUNTS_C_CALLS
-/* The counter of C recursion, and where the running fiber's count began. */
+/* The counter of C recursion. pystate_c_limit is the value with which it began
+ * for the running fiber. */
 static inline int *
 pystate_c_remaining(PyThreadState *ts)
 {
@@ -670,15 +695,19 @@ pystate_c_limit(PyThreadState *ts, PyState *st)
 }
 #endif
 
-/* The running fiber has reached its stack's reserve: its recursion budget ends
- * here, the next counted call raises RecursionError.  (The counter is one that
- * a switch saves.  The interpreter has no function that lowers it.)  But if so little of it
- * is used that counted recursion cannot have filled the stack, the next call
- * is innocent and must not fail: then it does nothing and returns false.  From
- * 3.14 on the interpreter watches the stack pointer itself, and the reserve is
- * just the part of the stack its limits lie in.
- * In a signal handler it only probably helps, but only C code that calls no
- * Python function depends on that: see pystate_watch_calls. */
+/* Ends the recursion budget of the running fiber, which has reached its
+ * stack's reserve: the next counted call raises RecursionError. (The counter
+ * is a field that a switch saves. The interpreter has no function that lowers
+ * it.) If so little of the budget is used that counted recursion cannot have
+ * filled the stack, the next call is not the cause and must not fail: then
+ * this does nothing and returns false. From 3.14 on the interpreter watches
+ * the stack pointer itself, and the reserve is just the part of the stack its
+ * limits lie in.
+ *
+ * In a signal handler the write may be lost, as the handler may have
+ * interrupted the counting; but only C code that calls no Python function
+ * depends on it there: see pystate_watch_calls.
+ */
 static inline bool
 pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
 {
@@ -696,8 +725,8 @@ pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
     return false;
 }
 
-/* The call was refused: return as much of the budget as `bytes` of stack can
- * hold, for the code that handles or reports the exception. */
+/* Returns as much of the ended budget as `bytes` of stack can hold, for the
+ * code that handles or reports the exception of the refused call. */
 static inline void
 pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
 {
@@ -711,8 +740,8 @@ pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
 #endif
 }
 
-/* The stack is back above the reserve: return the budget.  (Never more than
- * there was, in case the signal handler's write was lost.) */
+/* Returns the whole budget, once the stack is back above the reserve. (Never
+ * more than there was, in case the signal handler's write was lost.) */
 static inline void
 pystate_replenish(PyThreadState *ts, PyState *st)
 {
@@ -727,27 +756,28 @@ pystate_replenish(PyThreadState *ts, PyState *st)
     st->stolen = 0;
 }
 
-/* From now on `entered` is called whenever C code calls a Python function, on
- * any thread, with that thread's state; NULL: stop that.  `entered` returns
- * NULL, or the running fiber's state if it has just exhausted that to make the
- * call fail; then `*left` is how many bytes of stack are left to handle the
- * error.  `ts` is the calling thread's.  Safe in a signal handler.  False: not
- * supported, as always from 3.14 on, and on 3.13 without the GIL. */
+/* Has `entered` called whenever C code calls a Python function, on any thread,
+ * with that thread's state; NULL ends that. `entered` returns NULL, or the
+ * running fiber's state if it has just exhausted that to make the call fail;
+ * then `*left` is the number of bytes of stack that are left to handle the
+ * error. `ts` is the calling thread's. Safe in a signal handler. False: not
+ * supported, as always from 3.14 on, and on 3.13 on a thread that does not
+ * hold the GIL. */
 typedef PyState *(*pystate_entered_fn)(PyThreadState *ts, size_t *left);
 bool pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered);
 
-/* The code of the running fiber is over.  If a trace function raised at the
- * beginning of an `except` clause, the interpreter keeps that clause's
- * exception as the one being handled for ever: drop it, as a thread's end
- * does.  Any code may run. */
+/* Drops the exception that the running fiber still handles after the end of
+ * its code, as a thread's end does. There is one if a trace function raised at
+ * the beginning of an `except` clause: the interpreter then keeps that
+ * clause's exception as the one being handled for ever. Any code may run. */
 static inline void
 pystate_drop_handled(PyState *st)
 {
     Py_CLEAR(st->exc_root.exc_value);
 }
 
-/* The running fiber is about to end: free what its frames may have left.
- * Nothing runs on it afterwards. */
+/* Frees the data-stack chunks that the ending fiber's frames may have left. No
+ * Python code runs on the fiber afterwards. */
 static inline void
 pystate_finish(PyThreadState *ts, PyState *st)
 {
@@ -766,18 +796,19 @@ pystate_finish(PyThreadState *ts, PyState *st)
     }
 }
 
-/* The smallest stack of a fiber: its room takes 32 KiB of it, and 3.14 refuses
- * to protect less than 48 KiB. */
+/* The smallest stack of a fiber, in bytes: its room takes 32 KiB of it, and
+ * 3.14 refuses to protect less than 48 KiB. */
 static inline size_t
 pystate_min_stack(void)
 {
     return 128 * 1024;
 }
 
-/* New reference to the top frame of a suspended fiber, or NULL without an
- * exception.  The interpreter makes frame objects only for the running stack,
- * so the suspended one is presented as running, by the field that a switch
- * changes too; the collector must not run finalizers meanwhile. */
+/* Returns a new reference to the top frame of a suspended fiber, or NULL
+ * without an exception. The interpreter makes frame objects only for the
+ * running stack; so the suspended one is presented as running, by the field
+ * that a switch changes too. The collector is off meanwhile, because it must
+ * not run finalizers then. */
 static inline PyObject *
 pystate_frame(PyThreadState *ts, PyState *st)
 {
@@ -799,12 +830,12 @@ pystate_frame(PyThreadState *ts, PyState *st)
     return frame;
 }
 
-/* How an interpreter frame begins. */
+/* The first fields of an interpreter frame. */
 #if PY_VERSION_HEX < 0x030C0000
 typedef _PyInterpreterFrame PyFrameHead;
 #else
 typedef struct PyFrameHead {
-    uintptr_t executable; /* from 3.14 on two of these carry tag bits */
+    uintptr_t executable; /* from 3.14 on this and `function` carry tag bits */
     struct PyFrameHead *previous;
     uintptr_t function;
     PyObject *globals, *builtins; /* borrowed */
@@ -821,7 +852,7 @@ typedef struct PyFrameHead {
     uint16_t return_offset;
     char owner;
     uint8_t visited;
-    uintptr_t localsplus[1]; /* and the frame's stack */
+    uintptr_t localsplus[1]; /* and behind them the frame's evaluation stack */
 } PyFrameHead;
 #endif
 enum {
@@ -830,7 +861,8 @@ enum {
     PF_OWNED_BY_FRAME_OBJECT = 2,
 };
 
-/* The innermost frame of a suspended fiber; *end is where they end. */
+/* The innermost frame of a suspended fiber; *end is the frame, or NULL, before
+ * which the chain of its frames ends. */
 static inline PyFrameHead *
 pystate_frames(PyState *st, PyFrameHead **end)
 {
@@ -843,7 +875,7 @@ pystate_frames(PyState *st, PyFrameHead **end)
 #endif
 }
 
-/* (code, line) of a call. */
+/* Returns (code, line) of the call that the frame represents. */
 static inline PyObject *
 pystate_call(PyFrameHead *f)
 {
@@ -858,14 +890,14 @@ pystate_call(PyFrameHead *f)
 #endif
 }
 
-/* Of each call, innermost first, in a list. */
+/* Returns a list of (code, line) of each call, innermost first. */
 static inline PyObject *
 pystate_calls_between(PyFrameHead *f, PyFrameHead *end)
 {
     PyObject *list = PyList_New(0);
     for (; list != NULL && f != NULL && f != end; f = f->previous) {
         if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
-            continue; /* where C code called the interpreter */
+            continue; /* an entry frame */
         }
         PyObject *call = pystate_call(f);
         if (call == NULL || PyList_Append(list, call) < 0) {
@@ -876,8 +908,8 @@ pystate_calls_between(PyFrameHead *f, PyFrameHead *end)
     return list;
 }
 
-/* Those of a suspended fiber, and of what a thread runs: this one, or one that
- * stands still. */
+/* The calls of a suspended fiber, and those that a thread runs: this thread,
+ * or one that is stopped. */
 static inline PyObject *
 pystate_calls(PyState *st)
 {
@@ -895,9 +927,10 @@ pystate_running_calls(PyThreadState *ts)
     return pystate_calls_between(f, (PyFrameHead *)(void *)PF_BASE_FRAME(ts));
 }
 
-/* One position in the code for each call of a suspended fiber, innermost
- * first, written to `places`; or only counted (NULL).  No frame object is
- * made: those would stay as long as the frames. */
+/* Writes one position in the code for each call of a suspended fiber,
+ * innermost first, to `places` (NULL: only count them), and returns their
+ * number. No frame object is made, because those would stay as long as the
+ * frames. */
 static inline size_t
 pystate_places(PyState *st, uintptr_t *places)
 {
@@ -905,7 +938,7 @@ pystate_places(PyState *st, uintptr_t *places)
     PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != end; f = f->previous) {
         if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
-            continue; /* where C code called the interpreter */
+            continue; /* an entry frame */
         }
         if (places != NULL) {
 #if PY_VERSION_HEX < 0x030C0000
@@ -919,16 +952,16 @@ pystate_places(PyState *st, uintptr_t *places)
     return count;
 }
 
-/* --- a suspended fiber's stack that is put away: see pack/pack.c --- */
+/* --- a suspended fiber's stack that is packed: see pack/pack.c --- */
 
-/* How a frame object begins. */
+/* The first fields of a frame object. */
 typedef struct PyFrameObjectHead {
     PyObject ob_base;
     void *back;
-    void *frame; /* the interpreter's */
+    void *frame; /* the interpreter's frame */
 } PyFrameObjectHead;
 
-/* Does the frame mark a place where C code called the interpreter? */
+/* Is this an entry frame, which marks where C code called the interpreter? */
 static inline bool
 pystate_is_entry(const PyFrameHead *f)
 {
@@ -939,12 +972,13 @@ pystate_is_entry(const PyFrameHead *f)
 #endif
 }
 
-/* What others may find of a suspended fiber's frames. */
+/* What could refer to a suspended fiber's frames or its C stack. */
 typedef struct PyStateView {
-    bool exposed;     /* a frame has an object, or is that of a generator: both
-                     have pointers to frames */
+    bool exposed;     /* a frame has an object or belongs to a generator,
+                         which point to it; or the fiber has a separate
+                         trace function */
     bool called_back; /* C code that Python code has called has called the
-                         interpreter */
+                         interpreter again */
 } PyStateView;
 
 static inline PyStateView
@@ -963,7 +997,8 @@ pystate_view(PyState *st)
     return view;
 }
 
-/* Where the part of the room ends that is in use. */
+/* The end of the used part of the room, for a suspended fiber; the next
+ * function does the same for the running one. */
 static inline char *
 pystate_room_end(PyState *st)
 {
@@ -971,7 +1006,6 @@ pystate_room_end(PyState *st)
                ? (char *)st->top
                : (char *)&st->chunk_root->data[st->chunk_root->top];
 }
-/* Of the running fiber. */
 static inline char *
 pystate_running_room_end(PyThreadState *ts, PyState *st)
 {
@@ -980,7 +1014,7 @@ pystate_running_room_end(PyThreadState *ts, PyState *st)
                : (char *)&st->chunk_root->data[st->chunk_root->top];
 }
 
-/* Bytes that were from `low` to `high` are `distance` further on. */
+/* Bytes between `low` and `high` that have moved by `distance`. */
 typedef struct PyStateMove {
     const char *low, *high;
     ptrdiff_t distance;
@@ -993,10 +1027,10 @@ pystate_moved(const PyStateMove *move, void *place)
     return p >= move->low && p < move->high ? p + move->distance : p;
 }
 
-/* The fiber's bytes, `st` among them, have been copied: what leads from frame
- * to frame, and to a frame from its object or from the generator that it runs,
- * leads to the copies from now on.  That is all that is followed while the
- * fiber is suspended. */
+/* Adjusts pointers after the fiber's bytes, `st` among them, have been copied:
+ * those from frame to frame, and those to a frame from its object or from the
+ * generator that it runs, lead to the copies afterwards. The interpreter
+ * follows no other pointers into the stack while the fiber is suspended. */
 static inline void
 pystate_follow(PyState *st, const PyStateMove *move)
 {
@@ -1023,7 +1057,7 @@ pystate_follow(PyState *st, const PyStateMove *move)
         }
 #if PY_VERSION_HEX >= 0x030E0000
         /* The stack pointer moves with its frame, even if it points to the end
-         * of the bytes that move. */
+         * of the moved bytes. */
         char *before = (char *)f - move->distance;
         if (before >= move->low && before < move->high &&
             f->stack_pointer != NULL) {
@@ -1033,24 +1067,25 @@ pystate_follow(PyState *st, const PyStateMove *move)
     }
 }
 
-/* tp_traverse through the frames of a suspended fiber, where the version
- * exports what that needs.  Elsewhere a cycle through a suspended frame is
- * kept alive, as by greenlet. */
+/* tp_traverse through the frames of a suspended fiber, in versions that export
+ * what that needs. In others a cycle through a suspended frame is never freed,
+ * as with greenlet. */
 #if PY_VERSION_HEX >= 0x030F0000 && !defined(Py_GIL_DISABLED)
 PyAPI_FUNC(int)
     _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc, void *);
 
-/* Both tag bits clear: the frame holds a reference of its own. */
+/* The object of a tagged reference that the frame has counted, for which both
+ * tag bits are clear; else NULL. */
 static inline PyObject *
 pystate_owned(uintptr_t reference)
 {
     return (reference & 3) == 0 ? (PyObject *)reference : NULL;
 }
 
-/* Frames not owned by the thread are an entry frame, which holds nothing, or a
- * generator's own, which the generator traverses: a reference visited twice
- * looks like garbage.  Ends before the thread's sentinel frame, which goes
- * with the thread. */
+/* Visits the frames that the thread owns. Others are an entry frame, which
+ * holds nothing, or a generator's frame, which the generator traverses: a
+ * reference visited twice looks like garbage. Ends before the thread's
+ * sentinel frame, which goes with the thread. */
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
@@ -1074,8 +1109,8 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
 #define PF_TRAVERSES_FRAMES 1
 #define PF_TRAVERSES_ALL 0
 #elif PF_HAS_DEFERRED
-/* How a reference is tagged: one of 11 is a number, one of 01 is not counted.
- * NULL: nothing to visit. */
+/* The object of a tagged reference. Tag 3 marks a number: NULL, nothing to
+ * visit. With tag 1 the reference is not counted. */
 static inline PyObject *
 pystate_referent(uintptr_t reference)
 {
@@ -1083,8 +1118,9 @@ pystate_referent(uintptr_t reference)
                                 : (PyObject *)(reference & ~(uintptr_t)3);
 }
 
-/* The two passes of the collector that subtract references from counts have no
- * argument; who is not counted must not be subtracted. */
+/* Visits a tagged reference. The two passes of the collector that subtract
+ * references from counts pass no `arg`, and must not subtract a reference that
+ * was not counted. */
 static inline int
 pystate_visit(uintptr_t reference, visitproc visit, void *arg)
 {
@@ -1094,8 +1130,9 @@ pystate_visit(uintptr_t reference, visitproc visit, void *arg)
     return 0;
 }
 
-/* Where its references end.  The stack's pointer is NULL while the interpreter
- * keeps it in a register: then what is on the stack is not known. */
+/* The end of the frame's references. The stack pointer is NULL while the
+ * interpreter keeps it in a register; then what is on the evaluation stack is
+ * unknown. */
 static inline uintptr_t *
 pystate_frame_end(PyFrameHead *f)
 {
@@ -1122,9 +1159,9 @@ pystate_visit_frame(PyFrameHead *f, visitproc visit, void *arg)
     return rc;
 }
 
-/* The collector finds references that are not counted in the frames that
- * threads run; those of suspended fibers it learns from here.  Each frame
- * exactly once: a generator visits its own. */
+/* Visits each frame that the thread owns exactly once; a generator visits its
+ * own. The collector itself finds uncounted references in the frames that
+ * threads run; for suspended fibers it depends on this. */
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
@@ -1156,7 +1193,7 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
 #define PF_TRAVERSES_FRAMES 0
 #define PF_TRAVERSES_ALL 0
 #endif
-/* Why fibers cannot share stacks with this interpreter; NULL: they can. */
+/* Why fibers cannot share stacks with this interpreter; NULL if they can. */
 static inline const char *
 pystate_packing_refused(void)
 {
@@ -1169,10 +1206,11 @@ pystate_packing_refused(void)
 
 /* --- objects that several threads use --- */
 
-/* Without a GIL the counts of references to an object would go to and fro
- * between the processors.  Those to module-level functions are left to the
- * collector, by the interpreter; so are, from here on, those to a function
- * inside of another one, and to what it refers to there. */
+/* Makes the interpreter leave references to a nested function, and to the
+ * cells and functions that it refers to, to the collector instead of counting
+ * them (deferred reference counts), so that threads can share it: without a
+ * GIL the cache line of a count would go to and fro between the processors.
+ * The interpreter does this for module-level functions itself. */
 static inline void
 pystate_share_function(PyObject *function)
 {
@@ -1197,9 +1235,9 @@ pystate_share_function(PyObject *function)
 #endif
 }
 
-/* A function that only the collector frees: who refers to it need not count,
- * if the collector learns of the reference from pystate_visit_uncounted, and
- * nobody follows it once the interpreter goes away. */
+/* Is this a function that only the collector frees? References to it need not
+ * be counted if pystate_visit_uncounted reports them to the collector, and if
+ * they are not followed once the interpreter shuts down. */
 static inline bool
 pystate_is_deferred(PyObject *op)
 {
@@ -1226,7 +1264,7 @@ pystate_visit_uncounted(PyObject *op, visitproc visit, void *arg)
 #if PF_FREE_THREADED
 PyAPI_FUNC(PyLockStatus) _PyMutex_LockTimed(PyMutex *, int64_t, int);
 
-/* As PyMutex_Lock, but the thread stays attached while it waits. */
+/* Locks like PyMutex_Lock, but the thread stays attached while it waits. */
 static inline void
 pystate_lock_mutex(PyMutex *mutex)
 {
@@ -1239,8 +1277,9 @@ pystate_lock_mutex(PyMutex *mutex)
 
 /* --- objects that may be dying on another thread --- */
 
-/* Under a lock that its end takes as well: a reference to one that was prepared
- * before; false: it is dying. */
+/* pystate_try_incref takes a reference to an object that was prepared before;
+ * false: the object is dying. The caller holds a lock that the object's
+ * deallocation takes as well. */
 static inline void
 pystate_prepare_try_incref(PyObject *op)
 {
@@ -1284,7 +1323,7 @@ pystate_take_exception(void)
 #endif
 }
 
-/* Steals a reference.  NULL, if none was taken, changes nothing. */
+/* Steals a reference. NULL changes nothing: no exception had been taken. */
 static inline void
 pystate_restore_exception(PyObject *exc)
 {
@@ -1299,11 +1338,12 @@ pystate_restore_exception(PyObject *exc)
 #endif
 }
 
-/* Is `is` true of the number of any thread's state?  It runs no Python code and
- * asks for no state: without a GIL the interpreter's list of them is locked. */
+/* Calls `is` with the id of each thread state, until it returns true; returns
+ * whether it did. `is` runs no Python code and asks for no thread state,
+ * because without a GIL the interpreter's list of them is locked. */
 typedef bool (*pystate_is_fn)(uint64_t id, const void *arg);
 bool pystate_any(pystate_is_fn is, const void *arg);
-/* Is it the system's number of a thread that this interpreter knows? */
+/* Is `number` the system's number of a thread that has a thread state? */
 bool pystate_knows_native(uint64_t number);
 
 /* The thread state that holds the GIL on this thread, or NULL. */
@@ -1327,9 +1367,10 @@ pystate_finalizing(void)
 #endif
 }
 
-/* Between the two calls no other thread with a state runs: each stands where
- * the collector might look at everything.  Nothing waits, no code runs and no
- * last reference is dropped meanwhile.  With a GIL that is so anyway. */
+/* Between these two calls no other thread with a state runs: each is stopped
+ * where the collector might look at everything. The caller waits for nothing,
+ * runs no code and drops no last reference meanwhile. With a GIL the others
+ * are stopped anyway. */
 static inline void
 pystate_stop_others(void)
 {
@@ -1345,9 +1386,9 @@ pystate_let_others_go(void)
 #endif
 }
 
-/* Between the two no other thread is, with the same object; but where this one
- * waits, or another fiber runs, the object is let go.  With a GIL that is so
- * anyway. */
+/* Between these two no other thread is in such a section with the same object.
+ * If this thread waits in between, or another fiber runs, the object is
+ * released meanwhile. With a GIL that is so anyway. */
 #if PF_FREE_THREADED
 #define PF_BEGIN_ALONE(op) Py_BEGIN_CRITICAL_SECTION(op)
 #define PF_END_ALONE() Py_END_CRITICAL_SECTION()
@@ -1356,15 +1397,15 @@ pystate_let_others_go(void)
 #define PF_END_ALONE() }
 #endif
 
-/* Find functions that this interpreter exports only at run time. 0, or -1 with
- * ImportError. */
+/* Find functions that this interpreter exports only at run time, and check its
+ * layout. 0, or -1 with ImportError. */
 int pystate_lookup(void);
-/* The first part of that: is this interpreter's thread state laid out as in the
- * headers that pyfiber was built with?  See tstate_layout.c. */
+/* Called by pystate_lookup: check that this interpreter's thread state is laid
+ * out as in the headers that pyfiber was built with. See tstate_layout.c. */
 int pystate_check_layout(void);
 
-/* Print the frames of the running fiber to `fd`: called in a signal handler,
- * so it only reads, and writes with write(2). */
+/* Print the frames of the running fiber to `fd`. Called in a signal handler,
+ * so this only reads memory, and writes with write(2). */
 void pystate_dump_traceback(PyThreadState *ts, int fd);
 
 #endif

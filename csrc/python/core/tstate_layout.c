@@ -1,15 +1,16 @@
-/* Is the interpreter laid out as tstate.h assumes?  At build time the table in
- * tstate_layout.h is checked, and the layout of a frame.  At import fields are
- * compared with what the interpreter's own functions return. */
+/* Checks that the interpreter is laid out as tstate.h assumes. The compiler
+ * checks the table in tstate_layout.h and the layout of a frame. At import,
+ * fields are compared with what the interpreter's own functions return. */
 #include "python/core/tstate_layout.h"
 
 #include "python/core/tstate.h"
 
 /* ----------------------------------------------------------- frames, at build */
 
-/* From 3.12 on tstate.h describes a frame itself, since the interpreter's own
- * header is a private one and may be missing.  Where it is there, compare.
- * (That of 3.13 without a GIL contradicts a declaration in tstate.h.) */
+/* From 3.12 on tstate.h describes a frame itself, since the interpreter's
+ * header for it is private and may be missing. Where that header exists, the
+ * two are compared. (The header of 3.13 without a GIL contradicts a
+ * declaration in tstate.h.) */
 #if PY_VERSION_HEX >= 0x030E0000
 #define FRAME_HEADER "internal/pycore_interpframe_structs.h"
 #else
@@ -96,7 +97,7 @@ context_fits(PyThreadState *ts)
     if (context == NULL || PyContext_Enter(context) < 0) {
         Py_XDECREF(context);
         PyErr_Clear();
-        return true; /* unknown */
+        return true; /* cannot be checked */
     }
     bool fits = ts->context == context && ts->context_ver != version;
     (void)PyContext_Exit(context);
@@ -114,7 +115,7 @@ data_stack_fits(PyThreadState *ts)
                              chunk < top && top <= limit);
 }
 
-/* A frame object points to the interpreter's frame that it stands for. */
+/* A frame object points to its interpreter frame. */
 static bool
 frame_fits(PyThreadState *ts)
 {
@@ -135,7 +136,8 @@ frame_fits(PyThreadState *ts)
 int
 pystate_check_layout(void)
 {
-    /* The first two are told without following a pointer. */
+    /* The first two checks follow no pointer, so they are safe on any layout.
+     */
     static const struct {
         const char *field;
         bool (*fits)(PyThreadState *);

@@ -1,28 +1,28 @@
-/* Every field of PyThreadState that pyfiber touches, and where it lies.
+/* Every field of PyThreadState that pyfiber touches, and its offset.
  *
- * PF_SWITCHED fields are saved when a fiber is left and written when one is
- * entered.  They are the only fields that pyfiber writes: anything else in the
- * interpreter is changed by the interpreter's own functions.  PF_READ fields
- * are read only.  A test compares this table with tstate.h and tstate.c, so
- * whoever uses another field adds a line here.
+ * A switch saves the PF_SWITCHED fields of the fiber that it leaves, and
+ * writes those of the one that it enters. pyfiber writes no other field:
+ * anything else in the interpreter is changed by the interpreter's own
+ * functions. PF_READ fields are read only. A test compares this table with
+ * tstate.h and tstate.c, so code that uses another field needs a line here.
  *
  * The columns are offsets in bytes, for CPython 3.11, 3.12, 3.13, 3.14 and
- * 3.15; 0 where the version has no such field.  A patch
- * release or a vendor's build with another layout stops the build here, instead
- * of corrupting memory when a fiber is switched.  The size of PyThreadState is
- * not checked, because patch releases append fields (3.13 and 3.14 have done
- * so).  A wheel runs on patch releases that it was not built with, so
- * tstate_layout.c checks at import as well.
+ * 3.15; 0 where the version has no such field. A patch release or a vendor's
+ * build with another layout stops the build here, instead of corrupting memory
+ * at a switch. The size of PyThreadState is not checked, because patch
+ * releases append fields (3.13 and 3.14 have done so). A wheel runs on patch
+ * releases that it was not built with, so tstate_layout.c checks at import as
+ * well.
  *
- * The offsets hold for all 64-bit systems on which `unsigned long` has 64 bits.
- * They are the same without a GIL, in debug builds and in builds with a
- * sanitizer, since none of these adds a field here.  Py_STATS adds one before
- * `ensure`.  Windows and 32-bit systems have other offsets: there only the
- * check at import looks.
+ * The offsets hold for all 64-bit systems on which `unsigned long` has 64
+ * bits. Builds without a GIL, debug builds and builds with a sanitizer have
+ * the same offsets, since none of these adds a field here. Py_STATS adds one
+ * before `ensure`. Windows and 32-bit systems have other offsets; for them
+ * there is only the check at import.
  *
  * One switched field is not in the table: `c_stack_refs`, without a GIL from
- * 3.14 on.  It lies in the private part behind PyThreadState, at a place that
- * patch releases have moved, and pystate_lookup finds it at import.
+ * 3.14 on. The field lies in the private part behind PyThreadState, at a place
+ * that patch releases have moved, and pystate_lookup finds it at import.
  */
 #ifndef PF_TSTATE_LAYOUT_H
 #define PF_TSTATE_LAYOUT_H
@@ -55,7 +55,7 @@
 #if SIZEOF_VOID_P == 8 && SIZEOF_LONG == 8
 /* clang-format off */
 
-/* The frame that runs, and the data stack that Python's frames lie on. */
+/* The running frame, and the data stack, on which Python's frames lie. */
 #if PY_VERSION_HEX < 0x030D0000
 PF_SWITCHED(cframe,                  void *,    56,  56,   0,   0,   0);
 PF_READ    (root_cframe,          _PyCFrame,   336, 272,   0,   0,   0);
@@ -69,9 +69,9 @@ PF_SWITCHED(datastack_limit,         void *,   312, 248, 248, 248, 272);
 /* The chain of exceptions that are being handled. */
 PF_SWITCHED(exc_info,                void *,   120, 104, 120, 120, 144);
 
-/* How deep the calls are.  3.14 and 3.15 compare the stack pointer with limits
- * instead of counting C calls: PyUnstable_ThreadState_SetStackProtection sets
- * those. */
+/* The depth of calls. 3.14 and 3.15 compare the stack pointer with limits
+ * instead of counting C calls; PyUnstable_ThreadState_SetStackProtection sets
+ * those limits. */
 #if PY_VERSION_HEX < 0x030C0000
 PF_SWITCHED(recursion_remaining,        int,    32,   0,   0,   0,   0);
 PF_READ    (recursion_limit,            int,    36,   0,   0,   0,   0);
@@ -87,9 +87,9 @@ PF_SWITCHED(c_recursion_remaining,      int,     0,  36,  52,   0,   0);
 PF_SWITCHED(trash.delete_nesting,       int,     0, 152,   0,   0,   0);
 #endif
 
-/* Tracing: how deep, for which event, and the function of a fiber that has one
- * of its own.  `last_profiled_frame` is set to NULL: it points into the stack
- * just left. */
+/* Tracing: its depth, the event, and the trace function, which a switch
+ * changes if a fiber has a separate one. `last_profiled_frame` is set to NULL,
+ * because it points into the stack that was just left. */
 PF_SWITCHED(tracing,                    int,    44,  44,  60,  60,  64);
 #if PY_VERSION_HEX >= 0x030C0000
 PF_SWITCHED(what_event,                 int,     0,  48,  64,  64,  68);
@@ -103,8 +103,8 @@ PF_READ    (base_frame,              void *,     0,   0,   0,   0,  80);
 PF_READ    (eval_breaker,         uintptr_t,     0,   0,   0,   0,  24);
 #endif
 
-/* What belongs to the code that runs.  The hooks are switched with a fiber in
- * which a loop of asyncio's runs. */
+/* What belongs to the running code. The hooks are switched with a fiber that
+ * runs an asyncio loop. */
 PF_SWITCHED(context,                 void *,   224, 208, 208, 208, 232);
 PF_SWITCHED(context_ver,           uint64_t,   232, 216, 216, 216, 240);
 PF_SWITCHED(async_gen_firstiter,     void *,   208, 192, 192, 192, 216);

@@ -1,4 +1,4 @@
-/* See world.h. */
+/* References to objects of other threads: see world.h. */
 #include "python/core/world.h"
 
 PyObject *
@@ -10,8 +10,8 @@ pf_world_ref(const PfThread *owner, PyObject *const *field)
     return found;
 }
 
-/* With the others stopped it has been left to this thread, or still counts
- * nothing and will be. */
+/* Once the others are stopped, another thread has either left the dying object
+ * to this thread, or has a count of 0 for it and will do so. */
 bool
 pf_world_hold(PyObject *op)
 {

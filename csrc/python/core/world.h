@@ -1,13 +1,14 @@
-/* Looking at what another thread's fiber does, for reports.
+/* Stops all other threads for a moment, to look at another thread's fiber for
+ * a report.
  *
- * With a GIL its thread stands still while one looks.  Without one it would go
- * on: so all other threads are stopped for a moment, as for the collector, at
- * places where every object may be looked at.  Whoever looks takes strong
- * references to what it needs, and lets the others go before it runs any code
- * or drops a reference.
+ * With a GIL the other thread stands still anyway. Without one it would go on;
+ * so all other threads are stopped, as for the collector, at places where
+ * every object may be looked at. Code that looks takes strong references to
+ * what it needs, and restarts the others before it runs any code or drops a
+ * reference.
  *
- * Frames of a fiber that runs on another thread, or may at any time, are not
- * given away: pf_calls_of has what a report needs of them.
+ * Reports get no frames of a fiber that runs on another thread, or may run
+ * there at any time; pf_calls_of returns what they need of such frames.
  */
 #ifndef PF_CORE_WORLD_H
 #define PF_CORE_WORLD_H
@@ -15,15 +16,18 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 
-/* May what belongs to that thread change while this one looks?  One that has
- * not begun belongs to nobody, but may begin at any time. */
+/* May objects that belong to thread `owner` change while this thread looks at
+ * them? A fiber that has not begun belongs to no thread (NULL), and may begin
+ * at any time. */
 static inline bool
 pf_world_moves(const PfThread *owner)
 {
     return PF_FREE_THREADED && (owner == NULL || owner != pf_thread_current);
 }
 
-/* Not within each other, nor with a mutex held.  True: it has stopped them. */
+/* Stops all other threads if objects of `owner` could change. Returns whether
+ * it has; pass that to pf_world_start. The caller holds no mutex, and has not
+ * stopped them already. */
 static inline bool
 pf_world_stop(const PfThread *owner)
 {
@@ -41,20 +45,22 @@ pf_world_start(bool stopped)
     }
 }
 
-/* An object in a list that does not count its references, while the others
- * stand still: one of them may just be freeing it. */
+/* Is the object alive? For an object found in a list that does not count its
+ * references, while the other threads are stopped: one of them may be freeing
+ * the object. */
 static inline bool
 pf_world_has(void *op)
 {
     return !PF_FREE_THREADED || Py_REFCNT((PyObject *)op) != 0;
 }
 
-/* A reference to what may be dying on another thread, which then leaves it to
- * this one: it is suspended here, and so its memory stays.  False: it is not
- * to be had. */
+/* Takes a reference to a fiber or greenlet that is suspended on this thread
+ * and may be dying on another one. The other thread leaves such an object to
+ * this one, so its memory stays. False: the object is gone. */
 bool pf_world_hold(PyObject *op);
 
-/* What a field refers to, or None: a new reference. */
+/* Returns a new reference to what the field of an object of `owner` refers to,
+ * or to None. */
 PyObject *pf_world_ref(const PfThread *owner, PyObject *const *field);
 
 #endif
