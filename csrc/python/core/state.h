@@ -18,7 +18,7 @@
  * State outside of objects has one of three kinds, which its declaration
  * names:
  *
- *   constant after import   written under the import lock; a read needs no lock
+ *   constant after import   written under the import lock; no lock to read
  *   shared                  behind a named lock, or one word that is atomic;
  *                           no Python code runs while a lock is held
  *   of a thread             thread-local, or in its PfThread

@@ -71,8 +71,7 @@ struct PfThread {
     PyState root_state;
     unsigned given;             /* stacks given to fibers so far */
     int64_t collection;         /* ns; the last collection to free stacks */
-    int64_t collect_after;      /* earliest time of the next one, if that
-                                   freed no stack */
+    int64_t collect_after;      /* not earlier again, as it freed nothing */
     bool ending;                /* refuses new schedulers */
     bool lost;                  /* in a fork's child: the parent's thread */
     PF_ATOMIC(uint8_t) watched; /* a stack check is due: see overflow.c */

@@ -1,4 +1,4 @@
-/* See home.h. */
+/* Entering packed fibers: see home.h. */
 #include "python/switch/home.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* A fiber's stack comes home before the fiber is entered: see
- * engine/core/pack.h. */
+/* Brings a packed fiber's stack back to its home before the fiber is entered:
+ * see engine/core/pack.h. */
 #ifndef PF_SWITCH_HOME_H
 #define PF_SWITCH_HOME_H
 
@@ -9,8 +9,8 @@
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
-/* The collector has its lists on the running fiber's stack.  Is that the home
- * of others, too, so that a fiber that ends now could make it move? */
+/* Is the running fiber's stack, with the collector's lists on it, also the
+ * home of other fibers? Then the lists would move if a fiber ended now. */
 static inline bool
 pf_home_must_stay(const PfThread *t)
 {
@@ -19,8 +19,8 @@ pf_home_must_stay(const PfThread *t)
            pf_stack_is_shared(t->collecting->stack);
 }
 
-/* Whom to switch to, to get to this fiber: see pf_pack_bring_home.  NULL with an
- * exception. */
+/* The fiber to switch to in order to get to `fiber`: see pf_pack_bring_home.
+ * NULL with an exception. */
 pf_fiber *pf_home_come(PfThread *t, FiberObject *fiber);
 static inline pf_fiber *
 pf_home_way_to(PfThread *t, FiberObject *fiber)
@@ -28,7 +28,7 @@ pf_home_way_to(PfThread *t, FiberObject *fiber)
     return PF_LIKELY(fiber->core.has_stack) ? &fiber->fiber
                                             : pf_home_come(t, fiber);
 }
-/* The same for who cannot tell of an exception. */
+/* The same for a caller that cannot raise an exception. */
 static inline pf_fiber *
 pf_home_sure_way_to(PfThread *t, FiberObject *fiber)
 {

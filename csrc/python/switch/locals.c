@@ -1,11 +1,12 @@
-/* What fibers have in local objects: see slots.h.  What dies with a dict may
- * use the local again, so that goes last, when the slot is in no list. */
+/* What fibers store in local objects: see locals.h. Dropping a dict may run
+ * code that uses the local again; so each function drops a dict last, when the
+ * slot is in no list. */
 #include "python/switch/locals.h"
 
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
-/* Without a GIL; taken alone. */
+/* Used only without a GIL; no other lock is taken while a thread holds it. */
 static pf_mutex locals_lock = PF_MUTEX_INIT; /* shared: the lists of locals */
 
 static inline void
@@ -31,8 +32,8 @@ is_ours(const FiberObject *fiber)
     return !PF_FREE_THREADED || fiber->thread == pf_thread_current;
 }
 
-/* The slot at *link is of a local that has died.  False: whoever ends that has
- * not come to this slot yet. */
+/* Frees the slot at *link, whose local has died. False: the thread that frees
+ * the local has not emptied this slot yet. */
 static bool
 free_empty(PfSlot **link)
 {
@@ -47,7 +48,8 @@ free_empty(PfSlot **link)
     return empty;
 }
 
-/* Who only ever adds some has no more than that left of those that died. */
+/* Frees the dead slots at the front of the list on each insertion, so a fiber
+ * that only ever uses new locals does not collect dead slots. */
 static void
 free_first_empty(PfRare *rare)
 {
@@ -105,8 +107,8 @@ pf_locals_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
     return slot;
 }
 
-/* Remove it from the local's list, if that is still there; the caller sees to
- * the fiber's list. */
+/* Removes a slot from the local's list, if the local is alive; the caller
+ * takes care of the fiber's list. */
 static void
 unlink_from_local(PfSlot *slot)
 {
@@ -152,8 +154,9 @@ pf_locals_drop(PfSlot *slot)
     free_slot(slot);
 }
 
-/* The fiber's slots, in no list any more, but for those that whoever ends
- * their local has still to empty, and frees then. */
+/* Takes all slots of the fiber out of their lists and returns those to free. A
+ * slot whose local is being freed on another thread, and which is not empty
+ * yet, is left to that thread. */
 static PfSlot *
 take_from_fiber(PfRare *rare)
 {
@@ -187,8 +190,8 @@ pf_locals_clear(FiberObject *fiber)
     }
 }
 
-/* All are in no list afterwards, but for those in the lists of other threads'
- * fibers; linked by `older`. */
+/* Takes all slots of a local out of their lists and returns them, linked by
+ * `older`. Only those in the lists of other threads' fibers stay there. */
 static PfSlot *
 take_from_local(PfSlot **local)
 {
@@ -209,7 +212,7 @@ empty_slot(PfSlot *slot)
 {
     PyObject *dict = slot->dict;
     lock_slots();
-    slot->dict = NULL; /* from now on the fiber's thread may free it */
+    slot->dict = NULL; /* from here on the fiber's thread may free it */
     bool alone = slot->fiber == NULL;
     unlock_slots();
     if (alone) {

@@ -1,12 +1,13 @@
-/* What a fiber has in one local object: a slot, with its dict.  It stands in a
- * list of each of the two, so that it goes when either does.  See
- * sync/local.c.
+/* A slot has what one fiber has stored in one local object: a dict. Each slot
+ * is in the fiber's list and in the local's list, so that it is freed when
+ * either of the two dies. See sync/local.c.
  *
  * Without a GIL a local may die on one thread while the fibers that have used
- * it run on others.  The list of a fiber belongs to the thread that runs it,
- * which looks things up there without a lock; so what dies elsewhere leaves an
- * empty slot in it, which that thread frees when it meets it.  Each step of
- * that, and the lists of locals, are behind locals_lock.
+ * it run on others. The list of a fiber belongs to the thread that runs the
+ * fiber, which looks up slots without a lock. So a local that dies on another
+ * thread leaves an empty slot in that list, which the fiber's thread frees
+ * when it meets it. Each step of that, and the lists of locals, are guarded by
+ * locals_lock.
  */
 #ifndef PF_SWITCH_LOCALS_H
 #define PF_SWITCH_LOCALS_H
@@ -15,23 +16,24 @@
 #include "python/task/fiber.h"
 
 struct PfSlot {
-    /* Where the local's list begins, which says which local it is; NULL: it
-     * has died. */
+    /* Where the local's list begins, which identifies the local; NULL: the
+     * local has died. */
     PF_SHARED(PfSlot **) local;
-    FiberObject *fiber;    /* NULL: it has ended, or has let go of the slot */
-    PyObject *dict;        /* owned; NULL: it died with the local */
-    PfSlot *older, *newer; /* of the local's */
-    PfSlot *fiber_next;    /* of the fiber's */
+    FiberObject *fiber;    /* NULL: ended, or the slot is out of its list */
+    PyObject *dict;        /* owned; NULL: dropped, as the local died */
+    PfSlot *older, *newer; /* the local's list */
+    PfSlot *fiber_next;    /* the fiber's list */
 };
 
-/* It moves to the front of the fiber's list; NULL: there is none.  On the
- * fiber's thread, as the next two. */
+/* Find the fiber's slot for this local, and move it to the front of the
+ * fiber's list; NULL: there is none. On the fiber's thread, as the next two
+ * functions. */
 PfSlot *pf_locals_find(PfSlot **local, FiberObject *fiber);
-/* There is none yet.  `dict` is stolen, and may be NULL for want of memory; then
- * NULL with that exception. */
+/* Add a slot, where there is none yet. `dict` is stolen; it may be NULL for
+ * lack of memory. NULL with MemoryError. */
 PfSlot *pf_locals_add(PfSlot **local, FiberObject *fiber, PyObject *dict);
-void pf_locals_drop(PfSlot *slot);        /* out of both lists */
-void pf_locals_clear(FiberObject *fiber); /* it has ended */
+void pf_locals_drop(PfSlot *slot);        /* remove from both lists and free */
+void pf_locals_clear(FiberObject *fiber); /* the fiber has ended */
 void pf_locals_clear_local(PfSlot **local);
 
 #endif

@@ -1,22 +1,24 @@
-/* What the engine's fault handler calls.  All of it runs inside a signal
- * handler: it only reads, and writes with write(2).
+/* What the engine's fault handler calls. All of this runs inside a signal
+ * handler, so it only reads memory, and writes with write(2).
  *
- * Up to 3.13 the interpreter counts how deep C calls are nested; when a
- * stack's reserve is reached, that budget must end.  The handler cannot end
- * it: it may have interrupted the counting itself, between the load of the
- * counter and the store, and then the store overwrites its value.  (This is
- * likely: the evaluation loop counts where it first touches its frame.  And
- * with levels of 512 bytes it is the same place on every page, so another try
- * at the next page would not help.)  So the handler only requests a check: it
- * replaces the function that evaluates frames (PEP 523), a pointer that no
- * code changes by load and store, until C code next calls a Python function.
- * That is soon, on the same thread and never in the middle of counting; there
- * the budget ends, the call fails, and some of the budget is returned to the
- * code that handles or reports the error.
- * On 3.13 a thread that does not hold the GIL cannot replace the function.
- * But it is not in the middle of counting, so the handler writes the counter.
- * C code that recurses without a Python function escapes this; it reaches the
- * lower half of the reserve, and there the handler does write the counter.
+ * Up to 3.13 the interpreter counts how deeply C calls are nested; when a
+ * stack's reserve is reached, that budget must end. The handler cannot end it:
+ * it may have interrupted the counting itself, between the load of the counter
+ * and the store, and then the store overwrites its value. (This is likely: the
+ * evaluation loop counts where it first touches its frame. And with levels of
+ * 512 bytes it is the same place on every page, so another try at the next
+ * page would not help.) So the handler only requests a check: it replaces the
+ * function that evaluates frames (PEP 523), a pointer that no code changes by
+ * load and store, until C code next calls a Python function. This happens
+ * soon, on the same thread and never in the middle of counting; there the
+ * budget ends, the call fails, and some of the budget is returned to the code
+ * that handles or reports the error.
+ *
+ * On 3.13 a thread that does not hold the GIL cannot replace the function. But
+ * such a thread is not in the middle of counting, so the handler writes the
+ * counter. C code that recurses without calling a Python function is not
+ * caught by the check; it reaches the lower half of the reserve, and there the
+ * handler writes the counter after all.
  */
 #include "python/switch/overflow.h"
 
@@ -37,8 +39,8 @@ current_stack(void)
     return t == NULL ? NULL : t->engine.current->stack;
 }
 
-/* Owner thread.  The requested check: if the stack reaches into its reserve,
- * end the budget; returns whether it had not ended already. */
+/* The requested check, on the fiber's thread: if the stack reaches into its
+ * reserve, ends the budget. Returns whether it had not ended already. */
 static bool
 end_budget(PfThread *t, const char *sp)
 {
@@ -47,8 +49,7 @@ end_budget(PfThread *t, const char *sp)
     if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
         return false;
     }
-    pf_thread_pend(
-        t, PF_PENDING_RESERVE); /* the handler's own write may be lost */
+    pf_thread_pend(t, PF_PENDING_RESERVE); /* as the handler's may be lost */
     return pf_stack_runs_in_reserve(stack, sp) &&
            pystate_exhaust(t->tstate, self->saved, stack->area.size);
 }
@@ -65,9 +66,10 @@ anybody_watched(void)
     return t != NULL;
 }
 
-/* C code calls a Python function, on any thread.  (A handler here, or on a
- * thread without the GIL, sets "watched" and then reads the evaluator; here the
- * order is reversed, so one of the two sees the other.) */
+/* Called when C code calls a Python function, on any thread. (A handler here,
+ * or on a thread without the GIL, sets "watched" and then reads the evaluating
+ * function; here the order is reversed, so at least one of the two sees the
+ * other's write.) */
 static PyState *
 python_entered(PyThreadState *ts, size_t *left)
 {
@@ -104,14 +106,16 @@ reserve_reached(bool last)
         bool ended = pystate_exhaust(t->tstate, self->saved,
                                      self->fiber.stack->area.size);
         if (ended && !last) {
-            /* The next Python function runs, and can be told of the error. */
+            /* One unit, so that the next Python function can run, and gets the
+             * error. */
             pystate_lend(t->tstate, self->saved, PF_DEAREST_UNIT);
         }
     }
     return true;
 }
 
-/* The characters of a str that are plain ASCII; '?' for others. */
+/* Copies a str; characters that are not plain ASCII become '?'. Returns the
+ * length. */
 static size_t
 copy_text(PyObject *text, char *buffer, size_t size)
 {

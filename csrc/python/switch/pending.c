@@ -1,4 +1,4 @@
-/* What has to be done before the running fiber is left: see attend.h. */
+/* Work that must be done before the running fiber is left: see pending.h. */
 #include "python/switch/pending.h"
 
 #include "python/core/import.h"
@@ -11,8 +11,9 @@
 #include "python/task/fiber.h"
 #include "python/task/post.h"
 
-/* The collector reports its beginning and end through gc.callbacks.  If our
- * callback was removed in between, the end was not reported. */
+/* Is our callback still in gc.callbacks, through which the collector reports
+ * its beginning and end? If it was removed in between, the end was not
+ * reported. */
 static bool
 collector_really_runs(void)
 {
@@ -22,13 +23,14 @@ collector_really_runs(void)
     if (list != NULL && ours != NULL) {
         there = PySequence_Contains(list, ours) != 0;
     }
-    PyErr_Clear(); /* unknown: assume it is there */
+    PyErr_Clear(); /* unknown: assume that it is there */
     Py_XDECREF(ours);
     Py_XDECREF(list);
     return there;
 }
 
-/* The post has the only reference to it, unless somebody has found it since. */
+/* Unwinds a fiber that another thread has dropped. The post has the only
+ * reference to it, unless other code has found it since. */
 static void
 dropped_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
@@ -39,7 +41,7 @@ dropped_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     }
 }
 
-/* If the thread has ended, or there is no memory, the object stays for good. */
+/* The object leaks if the thread has ended, or if there is no memory. */
 void
 pf_pending_leave(PfThread *owner, PyObject *op)
 {
@@ -58,9 +60,9 @@ pf_pending_leave(PfThread *owner, PyObject *op)
     pystate_restore_exception(raised);
 }
 
-/* What other threads want, and fibers whose last reference they or a collection
- * dropped.  (A greenlet sees to its own end.)  If this is not the time yet, the
- * next switching point does it. */
+/* Runs calls from other threads, and unwinds fibers whose last reference other
+ * threads or a collection have dropped. (A greenlet unwinds itself.) If that
+ * is not allowed yet, the next switching point does it. */
 void
 pf_pending_take_posts(PfThread *t)
 {
@@ -79,9 +81,9 @@ pf_pending_take_posts_here(void)
     }
 }
 
-/* A fiber may be left, and go on, while it runs in its reserve.  From then on
- * each fiber of the thread is looked at as it is left, until the one that runs
- * in its reserve is seen above that. */
+/* Closes the running fiber's reserve if it no longer runs in there. A fiber
+ * may be left, and resumed, while it runs in its reserve. Until it is above
+ * its reserve again, each fiber of the thread is checked when it is left. */
 void
 pf_pending_close_reserve(PfThread *t)
 {

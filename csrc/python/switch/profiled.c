@@ -1,4 +1,4 @@
-/* Profilers that follow a thread's calls: see profiled.h. */
+/* Notifying profilers of switches: see profiled.h. */
 #include "python/switch/profiled.h"
 
 #include "python/core/facade.h"
@@ -15,10 +15,10 @@ pf_profiled_leave(PfThread *t, FiberObject *from)
     }
 }
 
-/* The façade knows profilers.  It returns None, or a function and its
- * arguments. */
+/* Notifies the profiler. The façade's function knows how: it returns None, or
+ * a function and its arguments. */
 static PyObject *
-tell_profiler(PyObject *left, PyObject *entered)
+notify_profiler(PyObject *left, PyObject *entered)
 {
     PyObject *call = PyObject_CallFunctionObjArgs(pf_facade.profiled_switch,
                                                   left, entered, NULL);
@@ -42,9 +42,9 @@ pf_profiled_land(PfThread *t)
     bool lives_on = t->zombie_lives_on;
     t->left_profiled = NULL;
     t->zombie_lives_on = false;
-    pf_thread_no_switch_begin(t, "while a profiler is told of a switch");
-    PyThreadState_EnterTracing(t->tstate); /* the profiler does not see it */
-    PyObject *done = tell_profiler((PyObject *)from, (PyObject *)CURRENT(t));
+    pf_thread_no_switch_begin(t, "while a profiler is notified of a switch");
+    PyThreadState_EnterTracing(t->tstate); /* hidden from the profiler */
+    PyObject *done = notify_profiler((PyObject *)from, (PyObject *)CURRENT(t));
     PyThreadState_LeaveTracing(t->tstate);
     if (done == NULL) {
         PyErr_WriteUnraisable(pf_facade.profiled_switch);

@@ -1,7 +1,7 @@
-/* The transfer path: which fiber may be entered, the switch, a fiber's first
+/* The switch: which fiber may be entered, the switch itself, a fiber's first
  * run and its end.
  *
- * Order within a switch: refuse, save, load, switch, hand over.  One value or
+ * Order within a switch: check, save, load, switch, hand over. One value or
  * one exception travels with it in thread->transfer.
  */
 #include "python/switch/switch.h"
@@ -47,7 +47,7 @@ pf_switch_on(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     pf_switch_state(thread, from, to);
 }
 
-/* Raise `exc` (stolen) as a `raise` statement at this point would: the
+/* Raises `exc` (stolen) as a `raise` statement at this point would: the
  * exception being handled here becomes its context, unless it has one. */
 static void
 raise_here(PyObject *exc)
@@ -64,8 +64,8 @@ raise_here(PyObject *exc)
     Py_XDECREF(context);
 }
 
-/* What the switch back to us brought: a new reference, or NULL with the
- * exception raised. */
+/* Returns what the switch back to this fiber brought: a new reference, or NULL
+ * with the exception raised. */
 static inline PyObject *
 landed(PfThread *t)
 {
@@ -85,8 +85,8 @@ pf_switch_landed(PfThread *t)
     return landed(t);
 }
 
-/* `value` (stolen) is to be returned, or raised, in `target`, which has been
- * admitted and has a stack. */
+/* Switches to `target`, which has been admitted and has a stack: `value`
+ * (stolen) is returned there, or raised. */
 static inline PyObject *
 transfer_to(PfThread *t, FiberObject *target, PyObject *value, bool throwing)
 {
@@ -113,9 +113,9 @@ refuse_parent(void)
     return -1;
 }
 
-/* Can the result of a fiber that begins on this thread go there?  Not if the
- * parent belongs to another thread, is over, runs a scheduler's loop or waits
- * in one. */
+/* Can the result of a fiber that begins on this thread go to `parent`? Not if
+ * that one belongs to another thread, is over, runs a scheduler's loop or
+ * waits in one. */
 static bool
 can_inherit(PfThread *t, FiberObject *parent)
 {
@@ -125,10 +125,10 @@ can_inherit(PfThread *t, FiberObject *parent)
            (parent->core.state == PF_SUSPENDED || !parent->scheduled);
 }
 
-/* The parent is the fiber that gets the result of a raw fiber: the one that
- * was current at its creation or, if that is unsuitable, the one that starts
- * it, even if that runs a loop.  PF_LOOK_AGAIN: *replaced is to be dropped,
- * which may run code. */
+/* Chooses the parent, which gets the result of a raw fiber: the fiber that was
+ * current at its creation or, if that is unsuitable, the one that starts it,
+ * even if that runs a loop. 0, or -1 with an exception. PF_LOOK_AGAIN: the
+ * caller drops *replaced, which may run code. */
 static int
 choose_parent(PfThread *t, FiberObject *fiber, FiberObject **replaced)
 {
@@ -144,8 +144,8 @@ choose_parent(PfThread *t, FiberObject *fiber, FiberObject **replaced)
         PyErr_SetString(
             PyExc_ValueError,
             "a fiber cannot be its own ancestor: its parent has ended, and "
-            "who starts it and would take that place descends from it; set "
-            "the parent of one of them");
+            "the fiber that starts it, and would become its parent, descends "
+            "from it; set the parent of one of them");
         return -1;
     }
     fiber->parent = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
@@ -179,8 +179,9 @@ refuse_thread(void)
     return -1;
 }
 
-/* A scheduler's fiber that was left by a direct switch can be resumed only in
- * the run it belongs to, because its end needs the loop. */
+/* Refuses a fiber of a scheduler that is not running here. Such a fiber, left
+ * by a direct switch, can be resumed only in the run it belongs to, because
+ * its end needs the loop. 0 or -1. */
 static int
 refuse_idle_scheduler(PfThread *t, FiberObject *target)
 {
@@ -196,7 +197,7 @@ refuse_idle_scheduler(PfThread *t, FiberObject *target)
 }
 
 static int
-look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
+check_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
 {
     if (with_value) {
         PyErr_SetString(PyExc_TypeError,
@@ -220,14 +221,14 @@ look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
 enum { RUNS_ALREADY = 1 };
 
 static int
-look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
+check(PfThread *t, FiberObject *target, bool with_value, bool *collected)
 {
     if (target->thread != NULL && target->thread != t) {
         return target->core.state == PF_DONE ? refuse_state(target)
                                              : refuse_thread();
     }
     if (target->core.state == PF_NEW && !target->scheduled) {
-        return look_at_new(t, target, with_value, collected);
+        return check_new(t, target, with_value, collected);
     }
     if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
         return RUNS_ALREADY;
@@ -237,10 +238,11 @@ look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
                : refuse_state(target);
 }
 
-/* All cases but "suspended, ours, nothing to attend to". 0: switch;
- * RUNS_ALREADY: it is the running fiber itself; -1: refused.  Between the
- * check that returns 0 and the switch no code runs: anything that has to run
- * code makes us check again. */
+/* Decides whether `target` may be entered, in all cases but the plain one
+ * (suspended, on this thread, nothing pending). 0: switch; RUNS_ALREADY: it is
+ * the running fiber itself; -1: refused. Between the check that returns 0 and
+ * the switch no code runs: after anything that has to run code, this checks
+ * again. */
 static int
 admit(PfThread *t, FiberObject *target, bool with_value)
 {
@@ -250,12 +252,12 @@ admit(PfThread *t, FiberObject *target, bool with_value)
         if (t->pending != 0 && pf_pending_run(t) < 0) {
             return -1;
         }
-        verdict = look(t, target, with_value, &collected);
+        verdict = check(t, target, with_value, &collected);
     } while (verdict == PF_LOOK_AGAIN);
     return verdict;
 }
 
-/* `target` was admitted. */
+/* Switches to `target`, which was admitted. */
 static inline PyObject *
 give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 {
@@ -271,7 +273,7 @@ pf_switch_give(PfThread *t, FiberObject *target, pf_fiber *way,
     return give(t, target, way, value);
 }
 
-/* Not inline: the common case then saves no registers. */
+/* Not inline, so that the common case saves no registers. */
 static PF_NEVER_INLINE PyObject *
 switch_slowly(FiberObject *target, PyObject *value)
 {
@@ -340,7 +342,8 @@ pf_switch_throw(FiberObject *target, PyObject *exc)
 
 /* ------------------------------------------------------------- a new stack */
 
-/* The system refused a stack: perhaps garbage holds some. */
+/* Collects garbage when the system has refused a stack, because some garbage
+ * may hold stacks. */
 static void
 collect_stacks(PfThread *t)
 {
@@ -348,11 +351,11 @@ collect_stacks(PfThread *t)
     pf_thread_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_thread_no_switch_end(t);
-    pf_thread_load_over(&t->engine); /* stacks of other sizes */
+    pf_thread_load_over(&t->engine); /* free stacks of other sizes */
     t->collection = pf_clock_monotonic() - begun;
 }
 
-/* Collections that free no stack take a tenth of the time at most: a hundred
+/* Limits collections that free no stack to a tenth of the time: a hundred
  * thousand fibers may ask for one in vain. */
 static void
 put_off_collections(PfThread *t)
@@ -373,7 +376,7 @@ pf_switch_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
         if (!*collected && pf_clock_monotonic() >= t->collect_after) {
             *collected = true;
             if (!fiber->scheduled) {
-                pf_fiber_unclaim(fiber); /* what runs may start it */
+                pf_fiber_unclaim(fiber); /* code that runs may start it */
             }
             collect_stacks(t);
             return PF_LOOK_AGAIN;
@@ -400,7 +403,7 @@ pf_switch_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
     return 0;
 }
 
-/* A fiber with a stack will never run (again): it is over. */
+/* Ends a fiber with a stack that will never run (again). */
 void
 pf_switch_take_stack(FiberObject *fiber)
 {
@@ -408,7 +411,7 @@ pf_switch_take_stack(FiberObject *fiber)
     pf_fiber_release_stack(
         fiber->thread == NULL ? NULL : &fiber->thread->engine, &fiber->fiber);
     pf_publish_byte(&fiber->core.state, PF_DONE);
-    fiber->stack_size = 0; /* `saved` went with the stack */
+    fiber->stack_size = 0; /* `saved` was in the stack's room */
 }
 
 /* ------------------------------------------------------------ running, ending */
@@ -416,7 +419,7 @@ pf_switch_take_stack(FiberObject *fiber)
 static PyObject *
 call_target(FiberObject *self)
 {
-    PyObject *args = self->args; /* stays there for the collector */
+    PyObject *args = self->args; /* kept in `args` for the collector */
     PyObject *kwargs = self->kwargs;
     self->kwargs = NULL;
     self->entered = true;
@@ -431,7 +434,7 @@ call_target(FiberObject *self)
             args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
     } else {
         if (PyVectorcall_Function(self->target) == NULL) {
-            pf_fiber_show_args(self); /* it gets the tuple, and may keep it */
+            pf_fiber_show_args(self); /* the target may keep the tuple */
         }
         result = PyObject_Call(self->target, args, kwargs);
     }
@@ -439,9 +442,9 @@ call_target(FiberObject *self)
     return result;
 }
 
-/* The target is dropped, but a report must still name the fiber: a failed or
- * cancelled one keeps the name of what it ran.  To find that name may run
- * code, which may set one. */
+/* Sets the name of a fiber whose target is about to be dropped, as reports
+ * must still name it: if the target is no Python function, only for a failed
+ * or cancelled fiber. Finding that name may run code, which may set one. */
 static void
 keep_name(FiberObject *self)
 {
@@ -454,7 +457,7 @@ keep_name(FiberObject *self)
     } else if (PF_UNLIKELY(self->outcome != PF_OUTCOME_OK)) {
         PyObject *name = pf_name_after(self->target);
         if (name == NULL) {
-            PyErr_Clear(); /* no memory: its type must do */
+            PyErr_Clear(); /* no memory: reports show the type */
         } else if (self->name == NULL) {
             self->name = name;
         } else {
@@ -463,7 +466,7 @@ keep_name(FiberObject *self)
     }
 }
 
-/* Drop what it needed while it ran. */
+/* Drops what the fiber needed while it ran. */
 static void
 close_fiber(FiberObject *self)
 {
@@ -481,7 +484,8 @@ close_fiber(FiberObject *self)
     }
 }
 
-/* Can a fiber's end continue in `p`?  In the hub it can: see take_stray. */
+/* Can a fiber's end continue in `p`? The hub can take results, see
+ * back_in_hub() in run/loop.c. */
 static bool
 takes_results(PfThread *t, FiberObject *p)
 {
@@ -497,7 +501,8 @@ takes_results(PfThread *t, FiberObject *p)
              p->core.scheduler == &t->scheduler->core));
 }
 
-/* A raw fiber's result goes to the first ancestor that can take it. */
+/* The fiber that gets a raw fiber's result: the one that unwinds it, or the
+ * first ancestor that can take a result. */
 static FiberObject *
 heir(PfThread *t, FiberObject *self)
 {
@@ -529,8 +534,8 @@ next_after_raw(PfThread *t, FiberObject *self)
     bool quiet = self->outcome == PF_OUTCOME_CANCELLED && !t->throwing;
     t->transfer = Py_NewRef(quiet ? Py_None : self->value);
     self->looked_at = true;
-    /* Ours may be the only reference to the parent: then the thread holds it
-     * while it runs. */
+    /* `self` may hold the only reference to the parent: then the thread holds
+     * that reference while the parent runs. */
     if (p == self->parent && p != t->root && !p->held &&
         !pf_fiber_kind(p)->is_part) {
         p->held = true;
@@ -540,7 +545,7 @@ next_after_raw(PfThread *t, FiberObject *self)
     return p;
 }
 
-/* Tell the scheduler and the waiters. */
+/* Wakes the waiters, and takes the fiber out of the scheduler's counts. */
 static void
 retire(FiberObject *self)
 {
@@ -550,7 +555,7 @@ retire(FiberObject *self)
     }
     pf_waitq_grant_all(&self->waiters);
     if (pf_fiber_kind(self)->serves) {
-        return; /* not one of the run's fibers */
+        return; /* the run does not count it */
     }
     s->alive--;
     if (!self->daemon) {
@@ -565,7 +570,7 @@ retire(FiberObject *self)
     }
 }
 
-/* The common part of every end, whether the fiber ran or not. */
+/* The common part of all ends of fibers, whether the fiber ran or not. */
 static void
 finish(FiberObject *self, PyObject *result)
 {
@@ -585,18 +590,19 @@ finish(FiberObject *self, PyObject *result)
     }
 }
 
-/* An exception while a fiber ends, which no caller can get. */
+/* Reports an exception that was raised while a fiber ended, and which no
+ * caller can get. */
 static inline void
-tell_raised(PfThread *t, FiberObject *self)
+report_raised(PfThread *t, FiberObject *self)
 {
     if (PF_UNLIKELY(pystate_raised(t->tstate))) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
 }
 
-/* The same for a greenlet's fiber: it closes what the code left open; the
- * greenlet sees to the outcome.  `result` is stolen; returns it, or NULL with
- * an exception. */
+/* What finish() does, for a greenlet's fiber: closes what the code left open.
+ * The greenlet handles the outcome. `result` is stolen; returns it, or NULL
+ * with an exception. */
 PyObject *
 pf_switch_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
 {
@@ -630,11 +636,11 @@ first_act(PfThread *t, FiberObject *self)
     return call_target(self);
 }
 
-/* The thread's references are no longer needed: the one to the running fiber,
- * and the one that another thread left here, if it has not been seen before
- * this end. */
+/* Drops the thread's references, which are no longer needed: the one to the
+ * running fiber, and the one that another thread left here, if the fiber has
+ * ended before that was seen. */
 static void
-let_go(FiberObject *self)
+drop_held(FiberObject *self)
 {
     bool held = self->held, dropped = self->dropped;
     self->held = self->dropped = false;
@@ -657,13 +663,13 @@ pf_switch_run(pf_thread *thread, pf_fiber *fiber)
         pf_outcome_close_frames();
     }
 
-    /* No code that runs from here on may leave this fiber. */
+    /* From here on no code that runs may leave this fiber. */
     pf_thread_no_switch_begin(t,
                               "while a fiber ends (in a done-callback, say)");
     Py_INCREF(self); /* for pf_switch_reap */
     pystate_drop_handled(self->saved);
     finish(self, result);
-    tell_raised(t, self);
+    report_raised(t, self);
     bool scheduled = self->scheduled;
     pf_fiber_unlink(self);
     pf_fiber *next;
@@ -676,7 +682,7 @@ pf_switch_run(pf_thread *thread, pf_fiber *fiber)
         Py_DECREF(self); /* the scheduler's reference */
     }
     if (PF_UNLIKELY(self->held || self->dropped)) {
-        let_go(self);
+        drop_held(self);
     }
     pystate_finish(t->tstate, self->saved);
     pf_thread_no_switch_end(t);
@@ -692,13 +698,13 @@ pf_switch_reap(pf_thread *thread, pf_fiber *fiber)
         return;
     }
     self->held = false;
-    /* The fiber that landed here has not yet taken what the switch brought:
-     * code that runs now because an object dies must not wait. */
+    /* The fiber that was switched to has not yet taken what the switch
+     * brought: code that runs now because an object dies must not wait. */
     pf_thread_no_switch_begin(t, "while a finished fiber is cleared away");
     if (self->core.state == PF_DONE) {
-        self->stack_size = 0; /* `saved` went with the stack */
+        self->stack_size = 0; /* `saved` was in the stack's room */
         if (PF_LIKELY(self->outcome == PF_OUTCOME_OK)) {
-            Py_CLEAR(self->context); /* else for pf_outcome_drop */
+            Py_CLEAR(self->context); /* otherwise pf_outcome_drop needs it */
         }
         PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->view != NULL)) {
@@ -709,15 +715,16 @@ pf_switch_reap(pf_thread *thread, pf_fiber *fiber)
     pf_thread_no_switch_end(t);
 }
 
-/* A scheduled fiber without a stack ends: cancelled, or no memory.  The caller
- * may be about to park: code that runs as objects die must not wait. */
+/* Ends a scheduled fiber that has no stack, because it was cancelled or there
+ * was no memory. The caller may be about to park, so code that runs as objects
+ * die must not wait. */
 void
 pf_switch_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
     pf_thread_no_switch_begin(t,
                               "while a fiber ends (in a done-callback, say)");
     finish(fiber, result);
-    tell_raised(t, fiber);
+    report_raised(t, fiber);
     pf_fiber_unlink(fiber);
     Py_CLEAR(fiber->context);
     Py_DECREF(fiber); /* the scheduler's reference */

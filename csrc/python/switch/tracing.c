@@ -1,9 +1,10 @@
 /* Trace functions that belong to fibers: see tracing.h.
  *
- * A fiber's trace function is in the thread state only while the thread's is
- * the one under which the fiber began.  So sys.settrace() on the thread's own
- * stack, or in a fiber without a trace function of its own, still reaches all
- * fibers of the thread, and sys.settrace(None) anywhere ends tracing for all.
+ * A fiber's trace function is in the thread state only while the thread's
+ * trace function is the one under which the fiber began. So sys.settrace() on
+ * the thread's own stack, or in a fiber without a separate trace function,
+ * still reaches all fibers of the thread, and sys.settrace(None) anywhere ends
+ * tracing for all.
  */
 #include "python/switch/tracing.h"
 
@@ -11,15 +12,17 @@
 #include "python/core/tstate.h"
 
 struct PfTrace {
-    /* While the fiber runs and uses its own trace function: the thread's;
-     * otherwise the fiber's.  Owns a reference to the object. */
+    /* The trace function that is not in the thread state: the thread's while
+     * the fiber runs and uses its own, otherwise the fiber's. Owns a reference
+     * to the object. */
     Py_tracefunc function;
     PyObject *object;
     bool in_use;     /* the fiber's is in the thread state */
-    bool over;       /* tracing ended while it was: `object` is the thread's */
+    bool over;       /* tracing ended while `in_use`: `object` is the
+                        thread's */
     PyObject *under; /* the thread's object when the fiber began */
-    PyObject *hook;  /* of threading.settrace(), which made the fiber's */
-    PfTrace *next;   /* spare */
+    PyObject *hook;  /* of threading.settrace(): it made the fiber's */
+    PfTrace *next;   /* links spare ones */
 };
 
 static inline void
@@ -86,8 +89,8 @@ pf_tracing_free_spares(PfThread *t)
     }
 }
 
-/* What threading.settrace() was given: a new reference to it or to None, or
- * NULL with an exception.  The thread's trace function does not see the call.
+/* Returns what threading.settrace() was given, or None: a new reference; or
+ * NULL with an exception. The call is hidden from the thread's trace function.
  */
 static PyObject *
 thread_hook(PyThreadState *ts)
@@ -98,8 +101,8 @@ thread_hook(PyThreadState *ts)
     return hook;
 }
 
-/* Let `hook` trace this fiber in place of what traces the thread. `hook` is
- * stolen. NULL with an exception. */
+/* Lets `hook` trace this fiber instead of the thread's trace function. `hook`
+ * is stolen. NULL with an exception. */
 static PfTrace *
 trace_new(PyThreadState *ts, PyObject *hook)
 {
@@ -124,8 +127,9 @@ trace_new(PyThreadState *ts, PyObject *hook)
     return trace;
 }
 
-/* A tool keeps what it makes for each thread, so the trace function of a fiber
- * that has ended serves the next fiber. */
+/* Takes the trace function of a fiber that has ended, if it was made by the
+ * same hook under the same trace function of the thread. Tools keep what they
+ * make for each thread, so without reuse that would grow with each fiber. */
 static PfTrace *
 take_spare(PfThread *t, PyObject *hook)
 {

@@ -1,10 +1,10 @@
-/* A trace function of each fiber's own, as threading.settrace() gives one to
- * each thread.
+/* Gives each fiber a separate trace function, as threading.settrace() does for
+ * threads.
  *
- * Tools that keep a stack of calls beside the interpreter's, coverage is one,
- * ask threading.settrace() for a trace function for each thread.  A fiber that
+ * Tools that keep a separate stack of calls, as coverage does, ask
+ * threading.settrace() for a trace function for each thread. A fiber that
  * begins on a traced thread gets one as well, which is in the thread state
- * while the fiber runs.  Without threading.settrace() the thread has one trace
+ * while the fiber runs. Without threading.settrace() the thread has one trace
  * function for all of its fibers.
  */
 #ifndef PF_SWITCH_TRACING_H
@@ -16,14 +16,15 @@
 
 void pf_tracing_begin_slow(PfThread *t, FiberObject *self);
 void pf_tracing_end_slow(PfThread *t, FiberObject *self);
-/* A part of the switch: runs no code. */
+/* Exchanges trace functions as a part of a switch. Runs no code. */
 void pf_tracing_switch(PyThreadState *ts, PfTrace *from, PfTrace *to);
-/* Of a fiber that is not packed; `trace` may be NULL. */
+/* For the collector: visits the trace function of a fiber that is not packed;
+ * `trace` may be NULL. */
 int pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg);
 void pf_tracing_free_spares(PfThread *t);
 
-/* The running fiber is about to make its first call.  No exception is set; one
- * that the tool raises is written out. */
+/* Called when the running fiber is about to make its first call. No exception
+ * is set; one that the tool raises is written to stderr. */
 static inline void
 pf_tracing_begin(PfThread *t, FiberObject *self)
 {
@@ -32,7 +33,8 @@ pf_tracing_begin(PfThread *t, FiberObject *self)
     }
 }
 
-/* The running fiber has made its last call.  An exception may be set. */
+/* Called when the running fiber has made its last call. An exception may be
+ * set. */
 static inline void
 pf_tracing_end(PfThread *t, FiberObject *self)
 {

@@ -1,4 +1,4 @@
-/* Unwinding: ends a suspended fiber that is no longer needed. */
+/* Unwinds suspended fibers that are no longer needed: see unwind.h. */
 #include "python/switch/unwind.h"
 
 #include "python/core/state.h"
@@ -10,7 +10,7 @@
 #include "python/task/outcome.h"
 #include "python/waitq/waitq.h"
 
-/* Remove it from the queue and the timers. */
+/* Removes the fiber from the ready queue and the timers. */
 void
 pf_unwind_forget_schedule(FiberObject *fiber)
 {
@@ -24,9 +24,9 @@ pf_unwind_forget_schedule(FiberObject *fiber)
     pf_timers_remove(&s->timers, &fiber->core.timer);
 }
 
-/* Is the loop that `hub` runs in use?  That is, does one of its fibers run, or
- * wait here for the end of a fiber that it unwinds?  Its end will need the
- * loop. */
+/* Is the loop that `hub` runs in use? The end of a fiber of the loop needs the
+ * loop; so the loop is in use while such a fiber runs, or waits here for the
+ * end of a fiber that it unwinds. */
 static bool
 loop_is_needed(PfThread *t, FiberObject *hub)
 {
@@ -50,10 +50,11 @@ pf_unwind_may(FiberObject *fiber)
            !(fiber->is_hub && loop_is_needed(fiber->thread, fiber));
 }
 
-/* The collector clears the objects that die with a fiber in any order.  This
- * may happen before the fiber's end, if a subclass has replaced its finalizer
- * by __del__ or it was dropped on another thread.  A look-up of a variable in
- * a cleared context crashes, so the fiber's end gets a new one. */
+/* The collector clears the objects that die with a fiber in any order: perhaps
+ * before the fiber's end, if a subclass has replaced the fiber's finalizer by
+ * __del__ or the fiber was dropped on another thread. A look-up of a variable
+ * in a cleared context crashes, so the fiber gets a new context for its end.
+ */
 void
 pf_unwind_renew_context(FiberObject *fiber)
 {
@@ -69,28 +70,28 @@ fiber_exit(void)
     return exit != NULL ? exit : pystate_take_exception();
 }
 
-/* There is no memory for its stack, and never will be: what it holds is lost.
- */
+/* Ends a packed fiber without unwinding it, because there is no memory for its
+ * stack, and never will be: what the stack holds is lost. */
 static PyObject *
-lose(PfThread *t, FiberObject *fiber)
+end_without_stack(PfThread *t, FiberObject *fiber)
 {
     pf_waitq_forget_fiber(fiber);
     pf_fiber_release_stack(&t->engine, &fiber->fiber);
-    fiber->stack_size = 0; /* `saved` went with the stack */
+    fiber->stack_size = 0; /* `saved` was in the stack's room */
     PyErr_WriteUnraisable((PyObject *)fiber);
     PyErr_SetNone(pf.fiber_exit);
     pf_unwind_forget_schedule(fiber);
     if (!fiber->scheduled) {
-        Py_INCREF(fiber); /* pf_switch_end drops the scheduler's reference */
+        Py_INCREF(fiber); /* pf_switch_end drops a scheduler's */
     }
     pf_switch_end(t, fiber, NULL);
     return Py_NewRef(Py_None);
 }
 
-/* Raise `exit` (stolen) in `fiber` and let it run to its end, which leads back
- * here (see heir).  Returns its result, or NULL with an exception.  The fiber
- * that waits here stays "running": nothing else may enter or unwind it
- * meanwhile. */
+/* Raises `exit` (stolen) in `fiber` and lets it run to its end, which leads
+ * back here (see heir() in switch.c). Returns its result, or NULL with an
+ * exception. The fiber that waits here stays "running": nothing else may enter
+ * or unwind it meanwhile. */
 static PyObject *
 run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 {
@@ -99,7 +100,7 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     pf_fiber *way = pf_home_way_to(t, fiber);
     if (way == NULL) {
         Py_DECREF(exit);
-        return lose(t, fiber);
+        return end_without_stack(t, fiber);
     }
     pf_unwind_forget_schedule(fiber);
     fiber->dying = true;
@@ -116,8 +117,8 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     return pf_switch_landed(t);
 }
 
-/* Code runs here in the middle of anything that the running fiber does; a
- * switch to it may just have landed. */
+/* The running fiber may be in the middle of anything, and a switch to it may
+ * just have landed; so this saves the exception and `transfer`. */
 void
 pf_unwind_fiber(PfThread *t, FiberObject *fiber)
 {

@@ -1,4 +1,4 @@
-/* Ends a suspended fiber that is no longer needed. */
+/* Unwinds suspended fibers that are no longer needed. */
 #ifndef PF_SWITCH_UNWIND_H
 #define PF_SWITCH_UNWIND_H
 
@@ -6,12 +6,13 @@
 #include "python/task/fiber.h"
 
 /* Raise FiberExit in a suspended fiber of this thread and let it run to its
- * end: its code cannot leave it meanwhile.  The caller has a reference.  Does
- * nothing if it has been entered since the caller's check. */
+ * end; its code cannot leave it meanwhile. The caller has a reference. Does
+ * nothing if the fiber has been entered since the caller's check. */
 void pf_unwind_fiber(PfThread *t, FiberObject *fiber);
-/* Is it suspended, and free of anything that must return to it first? */
+/* Is the fiber suspended, with nothing that must return to it first? */
 bool pf_unwind_may(FiberObject *fiber);
-/* Call this before unwinding a fiber that may be garbage. */
+/* Give the fiber a new context if the collector has cleared its own; call this
+ * before unwinding a fiber that may be garbage. */
 void pf_unwind_renew_context(FiberObject *fiber);
 
 #endif

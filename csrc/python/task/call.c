@@ -1,13 +1,12 @@
-/* Functions for run(), spawn() and their like: wrong ones are refused here,
- * where the traceback has the caller's line, and not in the new fiber, whose
- * traceback would show no line of the program.
- */
+/* Checks functions for run(), spawn() and similar functions. A wrong one is
+ * refused here, where the traceback has the caller's line, and not in the new
+ * fiber, whose traceback would show no line of the program. */
 #include "python/task/call.h"
 
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
-/* The function of a function or method, else NULL. */
+/* The Python function behind a function or method, else NULL. */
 static PyFunctionObject *
 function_of(PyObject *callable)
 {
@@ -36,11 +35,12 @@ called_by(PyObject *callable)
         called =
             PyObject_GetAttrString((PyObject *)Py_TYPE(callable), "__call__");
     }
-    PyErr_Clear(); /* unknown: the call shows it */
+    PyErr_Clear(); /* unknown: the call will raise */
     return called;
 }
 
-/* Partials of partials, and so on; more deeply nobody nests them. */
+/* How deeply partials of partials are followed; nobody nests them more deeply.
+ */
 #define DEEPEST 20
 
 /* The Python function that a call runs in the end: a new reference, or NULL
@@ -69,18 +69,18 @@ code_of(PyFunctionObject *function)
 }
 
 static int
-refuse_async(const char *who, PyFunctionObject *function)
+refuse_async(const char *caller, PyFunctionObject *function)
 {
     PyErr_Format(PyExc_TypeError,
                  "%s takes an ordinary function, and %U() is an async one: "
                  "write it without async and await, which fibers do without; "
                  "or run it with asyncio.run() or pyfiber.grains.spawn()",
-                 who, function->func_qualname);
+                 caller, function->func_qualname);
     return -1;
 }
 
 static int
-refuse_generator(const char *who, PyFunctionObject *function)
+refuse_generator(const char *caller, PyFunctionObject *function)
 {
     PyErr_Format(PyExc_TypeError,
                  "%s takes an ordinary function, and %U() is a generator "
@@ -88,12 +88,12 @@ refuse_generator(const char *who, PyFunctionObject *function)
                  "function that iterates over it; for values from any depth "
                  "of calls there is pyfiber.generator, for generators that "
                  "the loop steps pyfiber.grains.spawn()",
-                 who, function->func_qualname);
+                 caller, function->func_qualname);
     return -1;
 }
 
 static int
-refuse_uncallable(const char *who, PyObject *object)
+refuse_uncallable(const char *caller, PyObject *object)
 {
     const char *hint =
         PyCoro_CheckExact(object)
@@ -103,23 +103,23 @@ refuse_uncallable(const char *who, PyObject *object)
               "pyfiber.grains.spawn()"
             : "give it the function, and its arguments after it, not the "
               "result of a call";
-    PyErr_Format(PyExc_TypeError, "%s takes a function, not '%.200s': %s", who,
-                 Py_TYPE(object)->tp_name, hint);
+    PyErr_Format(PyExc_TypeError, "%s takes a function, not '%.200s': %s",
+                 caller, Py_TYPE(object)->tp_name, hint);
     return -1;
 }
 
 int
-pf_call_check_slow(const char *who, PyObject *object)
+pf_call_check_slow(const char *caller, PyObject *object)
 {
     if (!PyCallable_Check(object)) {
-        return refuse_uncallable(who, object);
+        return refuse_uncallable(caller, object);
     }
     PyFunctionObject *function = function_within(object);
     int rc = 0;
     if (function != NULL && !pf_call_is_plain(function)) {
         rc = (code_of(function)->co_flags & CO_COROUTINE
                   ? refuse_async
-                  : refuse_generator)(who, function);
+                  : refuse_generator)(caller, function);
     }
     Py_XDECREF(function);
     return rc;
@@ -144,7 +144,7 @@ find_parameter(PyObject *names, Py_ssize_t from, Py_ssize_t to, PyObject *key)
     return -1;
 }
 
-typedef uint64_t Set; /* of parameters */
+typedef uint64_t Set; /* a set of parameters */
 
 static inline Set
 first(Py_ssize_t n)
@@ -152,8 +152,8 @@ first(Py_ssize_t n)
     return n <= 0 ? 0 : n >= 64 ? ~(Set)0 : ((Set)1 << n) - 1;
 }
 
-/* A strange key of the defaults may compare by code that gives the function
- * another code object: so this one is held. */
+/* The required keyword-only parameters. Holds the code object, because a key
+ * of the defaults may compare by code that gives the function another one. */
 static Set
 needed_keywords(PyFunctionObject *function, PyObject *names)
 {
@@ -169,7 +169,7 @@ needed_keywords(PyFunctionObject *function, PyObject *names)
         }
     }
     Py_XDECREF(defaults);
-    PyErr_Clear(); /* strange keys: the call will raise */
+    PyErr_Clear(); /* a comparison failed: the call will raise */
     Py_DECREF(code);
     return set;
 }
@@ -185,7 +185,7 @@ needed(PyFunctionObject *function, PyObject *names)
     return first(count) | needed_keywords(function, names);
 }
 
-/* Add the parameters that the keywords name to *given; false if the function
+/* Adds the parameters that the keywords name to *given. False if the function
  * cannot take one of them. */
 static bool
 add_keywords(PyCodeObject *code, PyObject *names, PyObject *kwnames,
@@ -206,7 +206,7 @@ add_keywords(PyCodeObject *code, PyObject *names, PyObject *kwnames,
     return true;
 }
 
-/* Would Python bind these arguments?  Not called for the plainest calls. */
+/* Would Python bind these arguments? fits() handles the simplest calls. */
 static bool
 fits_slowly(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -239,8 +239,8 @@ fits(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
            code->co_kwonlyargcount == 0;
 }
 
-/* The function does not take the arguments: a call raises Python's own error,
- * and none of its code runs. */
+/* Calls a function that does not take the arguments, so that Python raises its
+ * own error; no code of the function runs. */
 static int
 refuse_arguments(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
@@ -254,15 +254,15 @@ refuse_arguments(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static int
-check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
+check_call(const char *caller, PyObject *const *args, Py_ssize_t nargs,
            PyObject *kwnames)
 {
     if (nargs < 1) {
-        PyErr_Format(PyExc_TypeError, "%s needs a function", who);
+        PyErr_Format(PyExc_TypeError, "%s needs a function", caller);
         return -1;
     }
     PyObject *fn = args[0];
-    if (pf_call_check(who, fn) < 0) {
+    if (pf_call_check(caller, fn) < 0) {
         return -1;
     }
     PyFunctionObject *function = function_of(fn);
@@ -273,15 +273,15 @@ check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
                : refuse_arguments(fn, args + 1, nargs - 1, kwnames);
 }
 
-/* A fiber for spawn(fn, ...): `args` begins with the function. */
+/* Makes a fiber for spawn(fn, ...): `args` begins with the function. */
 FiberObject *
-pf_call_fiber(const char *who, PyObject *const *args, Py_ssize_t nargs,
+pf_call_fiber(const char *caller, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     bool plain = nargs >= 1 && PyFunction_Check(args[0]) &&
                  pf_call_is_plain((PyFunctionObject *)args[0]) &&
                  fits((PyFunctionObject *)args[0], nargs - 1, kwnames);
-    return PF_LIKELY(plain) || check_call(who, args, nargs, kwnames) == 0
+    return PF_LIKELY(plain) || check_call(caller, args, nargs, kwnames) == 0
                ? pf_fiber_new(args[0], args + 1, nargs - 1, kwnames)
                : NULL;
 }

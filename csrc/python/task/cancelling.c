@@ -1,16 +1,18 @@
-/* Cancellation, as far as it is a fiber's own affair: see cancelling.h. */
+/* Slows down tasks that keep swallowing Cancelled: see cancelling.h. */
 #include "python/task/cancelling.h"
 
 #include "python/core/facade.h"
 #include "python/core/thread.h"
 
 /* A fiber or grain that catches Cancelled and goes on waiting would spin for
- * ever: a warning names it, and it is slowed down. */
+ * ever. After this many deliveries a warning names it, and each further
+ * delivery is delayed. */
 #define UNRESPONSIVE_AFTER 100 /* deliveries */
 #define FIRST_DELAY 1000000    /* ns */
 #define LONGEST_DELAY 100000000
 
-/* 0, or -1 when Ctrl-C came just then. */
+/* Logs the warning. 0, or -1 with an exception that ends the program (Ctrl-C).
+ */
 static int
 report_unresponsive(PfThread *t, PyObject *task)
 {

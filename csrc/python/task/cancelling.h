@@ -1,5 +1,5 @@
-/* What fibers ask of cancel/, which lies above and fills the table in; and the
- * part of a cancellation that is the fiber's own affair. */
+/* The operations of cancel/ that rooms below call through a table, and
+ * delivering a cancellation to a fiber. */
 #ifndef PF_TASK_CANCELLING_H
 #define PF_TASK_CANCELLING_H
 
@@ -9,23 +9,25 @@
 #include "python/task/fiber.h"
 
 typedef struct PfCancelling {
-    /* Raise what the fiber is cancelled by: -1. */
+    /* Raise the Cancelled that is due in the fiber. -1. */
     int (*raise_in)(FiberObject *fiber);
     /* Has every cancellation that reaches the fiber been raised in it? */
     bool (*is_told)(const FiberObject *fiber);
     /* A Cancelled that raise_in() made is not raised after all. */
     void (*retract)(FiberObject *fiber);
-    /* Fiber.cancel().  1, or 0 if it has ended; -1 with an exception. */
+    /* Fiber.cancel(). 1, or 0 if it has ended; -1 with an exception. */
     int (*cancel)(FiberObject *fiber, PyObject *reason);
-    /* The run ends: is it cancelled for itself, not with the scope around? */
+    /* The run ends: is this fiber cancelled directly, and not with the scope
+     * around it? */
     bool (*is_top)(const FiberObject *fiber);
-    /* It ends inside of scopes; returns what its result is then. */
+    /* The fiber ends inside of scopes: close them, and return the new result
+     * (NULL: with an exception). */
     PyObject *(*ends_inside)(FiberObject *fiber, PyObject *result);
-    /* It has ended, and has a base. */
+    /* A child of a scope has ended. */
     void (*child_done)(PfTaskObject *child);
-    /* For the collector: the scopes that it is in. */
+    /* For the collector: visit the scopes that the fiber is in. */
     int (*traverse)(const FiberObject *fiber, visitproc visit, void *arg);
-    /* Out of its base, for it will never end. */
+    /* Remove from its scope a child that will never end. */
     void (*disown)(PfTaskObject *child);
 } PfCancelling;
 
@@ -35,9 +37,9 @@ pf_cancelling_raise(FiberObject *fiber) /* -1 */
     return pf_parts_hooks.cancelling->raise_in(fiber);
 }
 
-/* Whether Cancelled is raised where the fiber is now. pyfiber's own waits raise
+/* Is Cancelled raised at the fiber's present wait? pyfiber's own waits raise
  * it each time. A call that patch() has changed was written for threads, whose
- * clean-up may wait: it raises each cancellation once. */
+ * clean-up may wait, so it raises each cancellation only once. */
 static inline bool
 pf_cancelling_is_here(const FiberObject *fiber)
 {
@@ -51,8 +53,8 @@ pf_cancelling_check(FiberObject *fiber)
     return pf_cancelling_is_here(fiber) ? pf_cancelling_raise(fiber) : 0;
 }
 
-/* Nanoseconds to wait before the next delivery to a fiber or grain that goes
- * on swallowing it; nearly always 0.  -1: an exception is set. */
+/* How many nanoseconds to wait before Cancelled is raised again in a fiber or
+ * grain that keeps swallowing it; nearly always 0. -1: an exception is set. */
 int64_t pf_cancelling_delay(PfThread *t, PfTaskObject *task);
 
 #endif

@@ -1,4 +1,4 @@
-/* Time-outs in seconds and the deadlines they mean. */
+/* Timeouts in seconds, and the deadlines they become: see deadline.h. */
 #include "python/task/deadline.h"
 
 #include "python/core/arguments.h"
@@ -20,7 +20,6 @@ pf_deadline_in(SchedulerObject *s, int64_t ns)
     return pf_timers_later(now, ns);
 }
 
-/* By the clock of `s`; NULL: of this thread's running scheduler, if any. */
 int
 pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 {
@@ -33,7 +32,7 @@ pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 int
 pf_deadline(PyObject *timeout, int64_t *deadline)
 {
-    if (timeout == NULL || timeout == Py_None) { /* mostly */
+    if (timeout == NULL || timeout == Py_None) { /* the usual case */
         *deadline = PF_NEVER;
         return 0;
     }
@@ -49,7 +48,7 @@ pf_deadline_timeout(PyObject *timeout, int64_t *deadline)
     return rc;
 }
 
-/* Seconds of a lock's timeout: -1 means none. */
+/* Converts a lock's timeout in seconds; -1 leaves *deadline as it is. */
 static int
 lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
 {

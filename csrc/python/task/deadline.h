@@ -1,22 +1,26 @@
-/* Time-outs as arguments, and the deadlines they mean. */
+/* Converts timeouts, given as arguments in seconds, to deadlines, in
+ * nanoseconds of a monotonic clock (or of a test's virtual one). */
 #ifndef PF_TASK_DEADLINE_H
 #define PF_TASK_DEADLINE_H
 
 #include "python/task/scheduler.h"
 
-/* A deadline that is over: do not wait at all. */
+/* A deadline in the past: do not wait at all. */
 #define PF_NOW INT64_MIN
 
-/* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
+/* Converts a timeout in seconds; None: PF_NEVER. 0 or -1. The second function
+ * uses the clock of `s` (see below). */
 int pf_deadline(PyObject *timeout, int64_t *deadline);
 int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
 
-/* `ns` from now, by the clock of `s`; NULL: of this thread's run, if any. */
+/* The deadline in `ns` nanoseconds, by the clock of `s`. NULL: of the
+ * scheduler that runs on this thread, if any. */
 int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 
-/* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
+/* As pf_deadline, but a timeout of 0 gives PF_NOW. 0 or -1. */
 int pf_deadline_timeout(PyObject *timeout, int64_t *deadline);
-/* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
+/* Converts the arguments of acquire(blocking=True, timeout=-1), as of
+ * threading.Lock. 0 or -1. */
 int pf_deadline_acquire(PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames, int64_t *deadline);
 

@@ -1,5 +1,6 @@
-/* Where a run under test makes choices, lets another fiber go first, or learns
- * of a failure. testing/ does that; outside of a test these do nothing. */
+/* Where a run under test makes choices, lets another fiber run first, or sees
+ * a failure. testing/ implements that; outside of a test these functions do
+ * nothing. */
 #ifndef PF_TASK_EXPLORE_H
 #define PF_TASK_EXPLORE_H
 
@@ -10,30 +11,32 @@
 #include "python/core/compiler.h"
 #include "python/task/scheduler.h"
 
-/* What is chosen; part of a recorded choice, so the numbers stay. */
+/* What is chosen. The numbers are part of recorded choices, so they never
+ * change. */
 typedef enum PfChoiceKind {
-    PF_CHOOSE_READY,   /* who runs next */
-    PF_CHOOSE_TIMER,   /* which due timer fires; the last one: none now */
-    PF_CHOOSE_WAITER,  /* who gets the lock, the item, ... */
-    PF_CHOOSE_SELECT,  /* which ready case of a select */
+    PF_CHOOSE_READY,   /* the task to run next */
+    PF_CHOOSE_TIMER,   /* the due timer that fires; the last one: none now */
+    PF_CHOOSE_WAITER,  /* the waiter that gets the lock, the item, ... */
+    PF_CHOOSE_SELECT,  /* the ready case of a select */
     PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
-    PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
+    PF_CHOOSE_PREEMPT, /* 0: continue; n: the n-th ready fiber runs first */
 } PfChoiceKind;
 
-/* What testing/ does about it, and about time that is virtual. */
+/* Operations of testing/, which also moves virtual time. */
 typedef struct PfExplorerOps {
     int (*preempt)(void);
     uint32_t (*choose)(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
     bool (*failed)(SchedulerObject *s, PyObject *op);
-    /* Nothing is ready in a run that has a clock of its own: move that.  False
-     * if it is vain. */
+    /* Nothing is ready in a run with a virtual clock: advance the clock. False
+     * if nothing could become ready. */
     bool (*idle)(SchedulerObject *s, int64_t deadline);
 } PfExplorerOps;
-extern PF_ATOMIC(size_t) pf_explore_runs; /* runs under test just now */
+extern PF_ATOMIC(size_t) pf_explore_runs; /* number of runs under test */
 
-/* The running fiber is about to do something that others may do, too, or has
- * done something they may react to: a run under test may let them go first. 0,
- * or -1 with an exception (the fiber is being unwound). */
+/* Lets other fibers run first in a run under test. Called when the running
+ * fiber is about to do something that others may do, too, or has done
+ * something they may react to. 0, or -1 with an exception (the fiber is being
+ * unwound). */
 static inline int
 pf_explore_preempt(void)
 {
@@ -42,7 +45,7 @@ pf_explore_preempt(void)
                : pf_parts_hooks.explorer->preempt();
 }
 
-/* One of 0..n-1 (n > 0); always 0 unless a test runs. */
+/* Chooses one of 0..n-1 (n > 0); always 0 unless a test runs. */
 static inline uint32_t
 pf_explore_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
@@ -51,8 +54,8 @@ pf_explore_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
                : pf_parts_hooks.explorer->choose(s, n, kind);
 }
 
-/* A scheduled fiber or a grain failed: a test checks whether anybody looks.
- * False: no explorer has taken it over. */
+/* Called when a scheduled fiber or a grain has failed: an explorer checks
+ * whether the failure is looked at. False: no explorer has taken it over. */
 static inline bool
 pf_explore_failed(SchedulerObject *s, PyObject *op)
 {

@@ -1,4 +1,5 @@
-/* The object of a fiber, and how it becomes one of a scheduler's. */
+/* Makes and frees the objects of fibers, and hands fibers to schedulers: see
+ * fiber.h. */
 #include "python/task/fiber.h"
 
 #include "python/core/arguments.h"
@@ -11,7 +12,8 @@
 
 PF_ATOMIC(size_t) pf_fiber_default_stack_size; /* shared, one word */
 
-/* The memory of fibers that have died is linked by `next`. */
+/* Takes the memory of a dead fiber, if the thread keeps one (linked by
+ * `next`). */
 FiberObject *
 pf_fiber_alloc(PfThread *t)
 {
@@ -33,9 +35,9 @@ pf_fiber_alloc(PfThread *t)
     return self;
 }
 
-/* Keep the memory of a cleared fiber, unless a subclass made it or it was
- * finalized: an object is finalized only once, and its memory remembers that.
- */
+/* Keeps the memory of a cleared fiber for reuse, unless a subclass made it or
+ * the fiber was finalized: an object is finalized only once, and its memory
+ * remembers that. */
 void
 pf_fiber_free(FiberObject *self)
 {
@@ -88,7 +90,8 @@ pf_fiber_make(PyTypeObject *type)
     return self;
 }
 
-/* spawn(fn, *args, **kwargs): the arguments of a vectorcall. */
+/* A fiber that will run target(*args, **kwargs), given the arguments of a
+ * vectorcall. */
 FiberObject *
 pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
@@ -129,13 +132,14 @@ pf_fiber_unassign(FiberObject *fiber)
     fiber->scheduled = false;
     fiber->core.scheduler = NULL;
     pf_unclaim_pointer(&fiber->thread);
-    Py_DECREF(s); /* the caller has another one */
+    Py_DECREF(s); /* not the last reference */
 }
 
-/* A run holds its fibers until they are done, and nobody holds the run: none
- * of them can be garbage, nor can what they refer to.  So the collector need
- * not look at them, which for a million that wait is most of its work.  (Where
- * frames have references that only it knows of, it must.) */
+/* Hides the fiber from the collector until it is done. A run holds its fibers
+ * so long, and nobody holds the run, so none of them can be garbage, nor can
+ * what they refer to. The collector need not look at them, which for a million
+ * waiting fibers is most of its work. (Where it must find uncounted references
+ * in frames, it has to look.) */
 static inline void
 keep(SchedulerObject *s, FiberObject *fiber)
 {
@@ -143,7 +147,7 @@ keep(SchedulerObject *s, FiberObject *fiber)
         PyObject_GC_UnTrack((PyObject *)fiber);
         fiber->untracked = true;
         if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
-            PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+            PyObject_GC_UnTrack(fiber->args); /* no other code has the tuple */
         }
     }
 }
@@ -180,7 +184,7 @@ pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
     if (!fiber->daemon) {
         s->foreground++;
     }
-    Py_INCREF(fiber); /* until it is done */
+    Py_INCREF(fiber); /* until the fiber is done */
     keep(s, fiber);
 }
 
@@ -204,7 +208,6 @@ pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
     pf_scheduler_tell_host(s);
 }
 
-/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
 int
 pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
 {

@@ -1,5 +1,6 @@
-/* A fiber's object: a task with a stack.  What else a task's object has is in
- * task.h; `scope` and `base` are cancel/'s. */
+/* A fiber's object: a task with a stack, and how one is made and becomes a
+ * scheduler's. task.h has what else is in a task's object; `scope` and `base`
+ * belong to cancel/. */
 #ifndef PF_TASK_FIBER_H
 #define PF_TASK_FIBER_H
 
@@ -19,32 +20,32 @@ typedef struct PfWaiter PfWaiter;
 struct FiberObject {
     PF_TASK_HEAD
     bool daemon : 1;
-    bool parent_set : 1; /* by the user: keep it */
+    bool parent_set : 1; /* set by the user: never replaced */
     bool held : 1;       /* running, and the thread holds the last reference
-                            until it is left */
-    bool is_hub : 1;     /* is running a scheduler's loop */
+                            until the fiber is left */
+    bool is_hub : 1;     /* runs a scheduler's loop */
     bool dying : 1;      /* being unwound by FiberExit */
-    bool preferred : 1;  /* began before its turn, for a waiter */
-    bool finalized : 1;  /* happens only once in an object's life */
-    bool migrated : 1;   /* is away, or runs for one that is: see migrate.h */
-    uint32_t number;     /* as an owner of locks; 0: it has never been one */
+    bool preferred : 1;  /* began before its turn, for a join() */
+    bool finalized : 1;  /* tp_finalize has run, as it does only once */
+    bool migrated : 1;   /* runs elsewhere, or is a proxy: see migrate.h */
+    uint32_t number;     /* as an owner of locks; 0: never was one */
     union {
-        pf_task core; /* what is known of tasks of any kind */
+        pf_task core; /* the part that all kinds of tasks have */
         pf_fiber fiber;
     };
     union {
-        PyState *saved;    /* once it has a stack; NULL: that is packed */
-        size_t stack_size; /* before; 0: the default; see PF_OWN_STACK */
+        PyState *saved;    /* once the fiber has a stack; NULL: packed */
+        size_t stack_size; /* before that; 0: the default; see PF_OWN_STACK */
     };
     PfThread *thread;
-    PyObject *context; /* while not running */
+    PyObject *context; /* NULL while the fiber runs */
     union {
-        PyObject *kwargs;     /* before it is entered */
-        PyObject *waiting_on; /* what it waits for; for reports */
+        PyObject *kwargs;     /* until its function is called */
+        PyObject *waiting_on; /* for reports */
     };
-    PfWaiter *wait;     /* its own wait in a queue; see waitq.h */
-    ScopeObject *scope; /* the innermost one entered; owns all of them */
-    PyObject *view; /* the object that shows it, or is made of it, or NULL */
+    PfWaiter *wait;     /* the fiber's wait in a queue; see waitq.h */
+    ScopeObject *scope; /* the innermost; owned, with those around it */
+    PyObject *view; /* the object that shows the fiber or embeds it, or NULL */
     PyObject *target;
     PyObject *args; /* NULL: none */
     PyObject *weakrefs;
@@ -54,8 +55,8 @@ struct FiberObject {
 _Static_assert(offsetof(FiberObject, core) == offsetof(PfTaskObject, core),
                "a fiber's object begins as every task's");
 
-/* 256 bytes with the collector's header (or, without a GIL, the larger head of
- * objects), also in memory: the allocator's next size is 272. */
+/* 256 bytes with the collector's header (or, without a GIL, the larger object
+ * header), which is also what the allocator takes: its next size is 272. */
 #if UINTPTR_MAX > UINT32_MAX && !PF_WITH_ASAN && !PF_WITH_TSAN
 _Static_assert(sizeof(FiberObject) <= 224 + sizeof(PyObject),
                "a fiber takes 16 bytes more");
@@ -85,15 +86,15 @@ pf_fiber_unlink(FiberObject *fiber)
     }
 }
 
-/* Who begins a fiber claims it for its thread: without a GIL two may try at
- * once.  False: another one was faster. */
+/* Claims a fiber that is about to begin for thread `t`: without a GIL two
+ * threads may try at once. False: another thread was faster. */
 static inline bool
 pf_fiber_claim(FiberObject *fiber, PfThread *t)
 {
     if (PF_FREE_THREADED) {
         return pf_claim_pointer(&fiber->thread, t);
     }
-    return true; /* the caller has looked, and goes on to set it */
+    return true; /* the caller has checked, and sets it */
 }
 static inline void
 pf_fiber_unclaim(FiberObject *fiber)
@@ -102,8 +103,9 @@ pf_fiber_unclaim(FiberObject *fiber)
         pf_unclaim_pointer(&fiber->thread);
     }
 }
-/* To change a fiber that has not begun, so that no other thread begins it
- * meanwhile: 1, until it is unclaimed; 0: it has begun; -1: exception. */
+/* Claims a fiber that has not begun, to change it while no other thread can
+ * begin it. 1: claimed, until pf_fiber_unclaim(); 0: it has begun; -1:
+ * exception. */
 static inline int
 pf_fiber_claim_new(FiberObject *fiber)
 {
@@ -115,16 +117,16 @@ pf_fiber_claim_new(FiberObject *fiber)
            pf_fiber_claim(fiber, t);
 }
 
-/* In stack_size: the stack will be no other's. */
+/* In stack_size: the fiber shares its stack with no other. */
 #define PF_OWN_STACK ((size_t)1 << (sizeof(size_t) * 8 - 1))
 
-/* It is over: the collector may know it again; or somebody gets the tuple of
- * its arguments. */
+/* Make the collector track a fiber that is over again; or only the tuple of
+ * its arguments, because other code gets that. */
 void pf_fiber_track(FiberObject *fiber);
 void pf_fiber_show_args(FiberObject *fiber);
 
-/* Turn such memory back into an object.  It was cleared except for its type
- * (and its reference to the type, if it has one). */
+/* Turns the memory of a dead object back into an object. All of it was cleared
+ * except for the type (and the reference to the type, if there is one). */
 static inline void
 pf_fiber_revive(PyObject *op)
 {
@@ -132,25 +134,27 @@ pf_fiber_revive(PyObject *op)
     PyObject_GC_Track(op);
 }
 
-/* Of the type itself, all fields NULL.  `t`: this thread, or NULL if it has no
- * record yet. */
+/* A new object of the type Fiber itself, all fields NULL. `t` is this thread,
+ * or NULL if it has no record yet. NULL with an exception. */
 FiberObject *pf_fiber_alloc(PfThread *t);
-/* Of this type, in a copy of the running fiber's context. */
+/* A new fiber of this type, with a copy of the running fiber's context, if
+ * that has one. NULL with an exception. */
 FiberObject *pf_fiber_make(PyTypeObject *type);
-void pf_fiber_free(FiberObject *self); /* its memory: it is cleared */
+void pf_fiber_free(FiberObject *self); /* frees a cleared fiber */
 void pf_fibers_free_spare(PfThread *t);
 
-/* What it will run.  Two threads that spawn one function would send the count
- * of references to it to and fro, 35 ns a fiber; so those of scheduled fibers
- * are not counted, where the collector can do without.  A scheduler holds such a
- * fiber until it is done. */
+/* Sets what the fiber will run. If two threads spawn the same function, its
+ * reference count moves to and fro between processors, 35 ns a fiber; so
+ * scheduled fibers do not count this reference, where the collector can do
+ * without. The target stays alive: a scheduler holds such a fiber until it is
+ * done. */
 static inline void
 pf_fiber_set_target(FiberObject *fiber, PyObject *target)
 {
     fiber->uncounted = pystate_is_deferred(target) && !pf_state_is_shut_down();
     fiber->target = fiber->uncounted ? target : Py_NewRef(target);
 }
-/* From here on as any other reference. */
+/* Makes the fiber count its reference to the target from here on. */
 static inline void
 pf_fiber_own_target(FiberObject *fiber)
 {
@@ -169,7 +173,7 @@ pf_fiber_drop_target(FiberObject *fiber)
     }
     fiber->uncounted = false;
 }
-/* For reports: NULL where it may be gone. */
+/* The target, for reports: NULL where it may be gone. */
 static inline PyObject *
 pf_fiber_target(const FiberObject *fiber)
 {
@@ -179,18 +183,20 @@ pf_fiber_target(const FiberObject *fiber)
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 
-/* How a fiber becomes one of a scheduler's, in three steps:
- * - assigned, by who has made it, on any thread: it will be that scheduler's
- *   and can be cancelled; -1 with FiberError if it has been started before
- * - enrolled, on the scheduler's thread: the run counts it, and it is in the
+/* How a fiber becomes a scheduler's, in three steps:
+ * - assign, on the thread that has made the fiber: it will belong to that
+ *   scheduler and can be cancelled; -1 with FiberError if it has been started
+ *   before
+ * - enroll, on the scheduler's thread: the run counts it, and it enters the
  *   thread's list
- * - made ready, there as well. */
+ * - make ready, there as well. */
 int pf_fiber_assign(SchedulerObject *s, FiberObject *fiber);
-void pf_fiber_unassign(FiberObject *fiber); /* it could not be posted */
+void pf_fiber_unassign(FiberObject *fiber); /* undoes assign */
 void pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber);
 void pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber);
-/* The first two, and all three: on the scheduler's thread.  A fiber that is in
- * the queue needs its parent no longer: pf_fiber_start drops that. */
+/* The first two steps, and all three, on the scheduler's thread. 0, or -1 with
+ * FiberError. pf_fiber_start also drops the parent, which a fiber in the queue
+ * does not need. */
 int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 
@@ -212,7 +218,8 @@ pf_fiber_kind(const FiberObject *fiber)
     return pf_task_kind(&fiber->core);
 }
 
-/* An argument, which C may have left NULL.  Borrowed; NULL with TypeError. */
+/* Checks that an argument, which C code may have left NULL, is a Fiber.
+ * Borrowed; NULL with TypeError. */
 FiberObject *pf_fiber_expect(PyObject *object);
 
 #endif

@@ -21,9 +21,9 @@ kind_of(PyObject *op)
     return pf_task_kind(&PF_TASK(op)->core);
 }
 
-/* ------------------------------------------------------------ waiting for its end */
+/* ----------------------------------------------------- waiting for the end */
 
-/* 0: done; 1: timed out; -1: exception. */
+/* Waits for the end of a task. 0: done; 1: timed out; -1: exception. */
 static inline int
 wait_done(PyObject *op, const char *method, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
@@ -60,8 +60,9 @@ must_be_done(PyObject *op, const char *method, PyObject *const *args,
     return rc == 0 ? 0 : -1;
 }
 
-/* Somebody sees how it has ended.  Its bits are its own thread's: another one
- * posts, which pf_unhandled_has knows at once. */
+/* Notes that code has seen how the task ended. Only the task's own thread
+ * changes its bits; another one posts PF_POST_SEEN, which pf_unhandled_has
+ * checks even before it arrives. */
 static void
 look(PfTaskObject *task)
 {
@@ -180,7 +181,7 @@ pf_task_give_permit(PfTaskObject *task, PyObject *value)
 
 /* --------------------------------------------------------------- done-callbacks */
 
-/* Call a done-callback; what it raises is logged. */
+/* Calls a done-callback, and logs what it raises. */
 static void
 call_back(PyObject *op, PyObject *callback)
 {
@@ -212,8 +213,8 @@ pf_task_run_callbacks(PfTaskObject *task)
     Py_DECREF(callbacks);
 }
 
-/* To make a list may run the collector, and so code that ends the task or adds
- * to it. */
+/* Gives the task a list of callbacks. Making the list may run the collector,
+ * and so code that ends the task or adds a callback. */
 static int
 make_callbacks(PfTaskObject *task)
 {
@@ -243,7 +244,8 @@ call_back_now(PyObject *op, PyObject *fn)
     return 0;
 }
 
-/* `list` is empty.  1: added; 0: the task is done; -1: exception. */
+/* Adds a callback, with `list`, which is empty, if the task has none yet. 1:
+ * added; 0: the task is done; -1: exception. */
 static int
 add_to_callbacks(PfTaskObject *task, PyObject *list, PyObject *fn)
 {
@@ -257,7 +259,7 @@ add_to_callbacks(PfTaskObject *task, PyObject *list, PyObject *fn)
     return rare == NULL || PyList_Append(rare->callbacks, fn) < 0 ? -1 : 1;
 }
 
-/* The thread of the task may come to the end of it at any time. */
+/* Adds a callback to another thread's task, which may end at any time. */
 static int
 add_elsewhere(PfTaskObject *task, PyObject *fn)
 {
@@ -304,7 +306,7 @@ pf_task_add_done_callback(PyObject *op, PyObject *fn)
                                                      : Py_NewRef(Py_None);
 }
 
-/* ------------------------------------------------------------- what it shows */
+/* -------------------------------------------------------------- attributes */
 
 PyObject *
 pf_task_reduce(PyObject *op, PyObject *ignored)
@@ -331,7 +333,7 @@ pf_task_set_name(PyObject *op, PyObject *value, void *closure)
     if (name == NULL) {
         return -1;
     }
-    bool stopped = pf_world_stop(NULL); /* who reads it, or sets it, too */
+    bool stopped = pf_world_stop(NULL); /* others may read or set it */
     PyObject *before = PF_TASK(op)->name;
     PF_TASK(op)->name = name;
     pf_world_start(stopped);
@@ -351,9 +353,10 @@ pf_task_get_outcome(PyObject *op, void *closure)
     return pf_outcome_make(task->outcome, task->value);
 }
 
-/* --------------------------------------------------------------------- its end */
+/* ----------------------------------------------------------------- the end */
 
-/* What dies with a value that nobody took looks already. */
+/* The former value, of a permit that nobody took, is dropped last: code that
+ * this runs may look at the task, and must find it done. */
 void
 pf_task_record_outcome(PfTaskObject *task, PyObject *result)
 {
@@ -375,7 +378,7 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
     }
     task->permit = false;
     task->in_park = false;
-    pf_publish_byte(&task->core.state, PF_DONE); /* to pf_task_is_done */
+    pf_publish_byte(&task->core.state, PF_DONE); /* for pf_task_is_done */
     Py_XDECREF(before);
 }
 
@@ -391,7 +394,7 @@ pf_task_failed(SchedulerObject *s, PfTaskObject *task)
     }
 }
 
-/* ----------------------------------------------------------- its object's end */
+/* --------------------------------------------------- the end of the object */
 
 bool
 pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
@@ -402,11 +405,12 @@ pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
         Py_SET_REFCNT(op, 0);
         return true;
     }
-    Py_DECREF(op); /* without a GIL others may count at the same time */
+    Py_DECREF(op); /* others may count meanwhile */
     return false;
 }
 
-/* The reference is there before anybody can know of it. */
+/* Sets the count before pf_task_leave, because afterwards the arrival may drop
+ * the reference at any time. */
 bool
 pf_task_awaits_post(PfTaskObject *task)
 {

@@ -1,5 +1,5 @@
 /* The life of a task, written once for Fiber and Grain: waiting for its end,
- * what it came to, cancelling and unparking it, and how it ends. */
+ * its result, cancelling and unparking it, and its end. */
 #ifndef PF_TASK_LIFE_H
 #define PF_TASK_LIFE_H
 
@@ -25,32 +25,35 @@ int pf_task_set_name(PyObject *op, PyObject *value, void *closure);
 PyObject *pf_task_get_outcome(PyObject *op, void *closure);
 
 /* --- parts of them --- */
-/* Of one that is done: a new reference, or what it ended with is raised. */
+/* The result of a task that is done: a new reference; or NULL with what the
+ * task ended with raised. */
 PyObject *pf_task_value(PfTaskObject *task);
 int pf_task_add_callback(PfTaskObject *task, PyObject *fn); /* 0 or -1 */
-/* Owner thread.  Give it a permit, and wake it if it is in park(): 1, or 0 if
- * it had one already. */
+/* Give the task a permit, and wake it if it is in park(). 1, or 0 if it had a
+ * permit already. On the task's own thread. */
 int pf_task_give_permit(PfTaskObject *task, PyObject *value);
-/* FiberError if it is done. 0 or -1. */
+/* Raises FiberError if the task is done. 0 or -1. */
 int pf_task_may_unpark(PfTaskObject *task);
 
-/* --- its end --- */
-/* It is over for everyone who looks, with this result (stolen) or, if it is
- * NULL, with the raised exception. */
+/* --- the end --- */
+/* Publish the end of the task, with this result (stolen) or, if it is NULL,
+ * with the raised exception. */
 void pf_task_record_outcome(PfTaskObject *task, PyObject *result);
 void pf_task_run_callbacks(PfTaskObject *task);
-/* One of the scheduler's tasks has failed: some failures end the run, the
- * others are for whoever looks. */
+/* One of the scheduler's tasks has failed: KeyboardInterrupt and SystemExit
+ * end the run, other failures are kept for code that looks at the task. */
 void pf_task_failed(SchedulerObject *s, PfTaskObject *task);
 
 /* --- the end of its object --- */
-/* The collector's finalizer runs once in an object's life, perhaps before the
- * task has failed, and the last reference may go several times: then it is
- * brought back to life for `act`.  False: it stays alive. */
+/* Bring an object whose count is 0 back to life for a call of `act`. True: it
+ * still has no other reference and may be freed; false: it stays alive.
+ * tp_finalize cannot do this, because it runs once in an object's life,
+ * perhaps before the task has failed, and the last reference may be dropped
+ * several times. */
 bool pf_task_revived_for(PyObject *op, void (*act)(PyObject *op));
-/* A wake-up posted by another thread may still be on its way to a finished
- * task, in the inbox or in a batch that is being worked off: its arrival
- * drops the reference that the task is given here. */
+/* Is a wake-up that another thread has posted still under way to a finished
+ * task, in the inbox or in a batch that is being worked off? Then this gives
+ * the task a reference, which the arrival drops. */
 bool pf_task_awaits_post(PfTaskObject *task);
 
 #endif

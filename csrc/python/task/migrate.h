@@ -1,27 +1,30 @@
-/* A fiber of a run on several threads that has not begun may be given to
- * another of its schedulers (run/team.c).  The object stays where it was
- * spawned, parked and `lent`; a double runs in its place there.
+/* In a run on several threads, a fiber that has not begun may be given to
+ * another of the run's schedulers (run/team.c). The object stays where it was
+ * spawned, parked and `migrated`; a proxy runs its function on the other
+ * thread.
  *
- *   rare->other   of the one, its proxy; of the proxy, the one
- *   migrated      both have it, until the one has ended */
+ *   rare->other   of the fiber: its proxy; of the proxy: the fiber
+ *   migrated      set in both, until the fiber has ended
+ */
 #ifndef PF_TASK_MIGRATE_H
 #define PF_TASK_MIGRATE_H
 
 #include "python/task/fiber.h"
 
 typedef struct PfMigrateOps {
-    /* It was woken while it is away, which only a cancellation does: pass that
-     * on. */
+    /* The fiber was woken while its proxy runs, which only a cancellation
+     * does: pass that on to the proxy. */
     void (*woken)(FiberObject *fiber);
-    /* Members of the same run? */
+    /* Do both schedulers belong to the same run? */
     bool (*together)(SchedulerObject *a, SchedulerObject *b);
-    /* A fiber has been made ready here: is somebody out of work? */
+    /* A fiber has been made ready here: give it away if another member has no
+     * work. */
     void (*spawned)(SchedulerObject *s);
-    /* One has come from another member: this one idles no longer. */
+    /* A fiber has come from another member: this one is no longer idle. */
     void (*came)(SchedulerObject *s);
 } PfMigrateOps;
 
-/* It is the one, and away. */
+/* Does a proxy run in this fiber's place? */
 static inline bool
 pf_migrate_is_away(const FiberObject *fiber)
 {

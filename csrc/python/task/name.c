@@ -1,9 +1,10 @@
-/* What tasks and what they run are called. */
+/* Names of tasks, and of the functions that they run: see name.h. */
 #include "python/task/name.h"
 
 #include "python/core/world.h"
 
-/* NULL, without an exception: it has none. */
+/* The object's __qualname__, as a str; NULL, without an exception, if it has
+ * none. */
 static PyObject *
 qualified_name(PyObject *function)
 {
@@ -13,12 +14,13 @@ qualified_name(PyObject *function)
                   PyUnicode_Check(name) ? PyUnicode_FromObject(name) : NULL);
     }
     if (name == NULL) {
-        PyErr_Clear(); /* it has none: a report shows its type */
+        PyErr_Clear(); /* a report shows its type instead */
     }
     return name;
 }
 
-/* A functools.partial has no name, but its function has. */
+/* The name of a functools.partial: that of its function. NULL without an
+ * exception. */
 static PyObject *
 name_of_partial(PyObject *function)
 {
@@ -27,7 +29,7 @@ name_of_partial(PyObject *function)
     }
     PyObject *inner = PyObject_GetAttrString(function, "func");
     if (inner == NULL) {
-        PyErr_Clear(); /* not even that of a partial */
+        PyErr_Clear(); /* a subclass may hide the attribute */
         return NULL;
     }
     PyObject *name = qualified_name(inner);
@@ -35,7 +37,8 @@ name_of_partial(PyObject *function)
     return name;
 }
 
-/* An attribute may be computed, which may drop `made_of`. */
+/* Holds `made_of`, because computing an attribute may drop other references to
+ * it. */
 PyObject *
 pf_name_after(PyObject *made_of)
 {
@@ -51,8 +54,8 @@ pf_name_after(PyObject *made_of)
     return name;
 }
 
-/* A plain str: what looks at names, perhaps in the middle of a switch, must
- * not meet the methods of a subclass. */
+/* Converts to a plain str: code that reads names, perhaps in the middle of a
+ * switch, must not call methods of a subclass. */
 PyObject *
 pf_name_check(PyObject *value)
 {

@@ -1,4 +1,5 @@
-/* What tasks and what they run are called. */
+/* Names of tasks and of their states. Functions that return an object return a
+ * new reference, or NULL with an exception. */
 #ifndef PF_TASK_NAME_H
 #define PF_TASK_NAME_H
 
@@ -6,12 +7,12 @@
 
 PyObject *pf_name_of(FiberObject *fiber);
 PyObject *pf_name_of_task(PfTaskObject *task); /* the same */
-/* For everything made from something callable or running. */
+/* The default name of an object made from a function or a coroutine, say. */
 PyObject *pf_name_after(PyObject *made_of);
-PyObject *pf_name_check(PyObject *value); /* NULL with TypeError */
+PyObject *pf_name_check(PyObject *value); /* a str; TypeError otherwise */
 const char *pf_name_of_state(const pf_task *core);
-/* Is it `fiber` itself, or one of its descendants?  There are no cycles of
- * parents. */
+/* Is `descendant` `fiber` itself, or one of its descendants? There are no
+ * cycles of parents. */
 bool pf_name_descends(FiberObject *descendant, FiberObject *fiber);
 
 #endif

@@ -1,4 +1,5 @@
-/* How a finished fiber ended: its result, or what to raise instead. */
+/* How a finished task ended: its result, or the exception to raise. See
+ * outcome.h. */
 #include "python/task/outcome.h"
 
 #include "python/core/chain.h"
@@ -7,19 +8,20 @@
 #include "python/core/tstate.h"
 #include "python/task/task.h"
 
-/* The reason of the Cancelled that it ended with; a new reference. */
+/* The reason of the Cancelled that a task ended with: a new reference. */
 PyObject *
 pf_outcome_cancel_reason(PyObject *exc)
 {
     PyObject *reason = PyObject_GetAttrString(exc, "reason");
     if (reason == NULL) {
-        PyErr_Clear(); /* it was deleted */
+        PyErr_Clear(); /* the attribute was deleted */
         return Py_NewRef(Py_None);
     }
     return reason;
 }
 
-/* result() of a fiber or grain that ended with `cancelled`. */
+/* Raises what result() of a fiber or grain raises that ended with `cancelled`.
+ */
 void
 pf_outcome_raise_cancelled(PyObject *op, PyObject *cancelled)
 {
@@ -31,7 +33,7 @@ pf_outcome_raise_cancelled(PyObject *op, PyObject *cancelled)
     }
 }
 
-/* These are for the whole program: no group collects them. */
+/* Is this an exception for the whole program, which no group collects? */
 bool
 pf_outcome_ends_programs(PyObject *exc)
 {
@@ -39,7 +41,7 @@ pf_outcome_ends_programs(PyObject *exc)
            PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
 }
 
-/* A longer chain of contexts is a cycle, or useless to a reader. */
+/* A chain of contexts that is longer is a cycle, or useless to a reader. */
 #define LONGEST_CHAIN 1000
 
 static bool
@@ -54,9 +56,9 @@ chain_has(PyObject *exc, PyObject *wanted)
     return has;
 }
 
-/* `exc` is raised instead of `context`, which must not get lost: it becomes
- * the context of the last exception in the chain, unless it is in there
- * already. */
+/* Keeps `context`, instead of which `exc` is raised: it becomes the context of
+ * the last exception in the chain of `exc`, unless one chain contains the
+ * other exception already. */
 void
 pf_outcome_add_context(PyObject *exc, PyObject *context)
 {
@@ -75,8 +77,8 @@ pf_outcome_add_context(PyObject *exc, PyObject *context)
     Py_DECREF(last);
 }
 
-/* The exception being raised kept `lost` from being reported: add it as
- * context, and whoever sees the one sees the other. */
+/* Adds `lost`, which could not be reported because of the exception being
+ * raised, to that one as context; so a report of it shows both. */
 void
 pf_outcome_raised_instead_of(PyObject *lost)
 {
@@ -96,8 +98,8 @@ pf_outcome_keep_traceback(PfTaskObject *task)
     Py_XSETREF(rare->traceback, PyException_GetTraceback(task->value));
 }
 
-/* Each raise adds the caller's frames to the exception's traceback, which keeps
- * these alive: so every result() begins with the traceback as it was. */
+/* Raises the failure with the traceback that it had at first. Each raise adds
+ * the caller's frames to an exception's traceback, which keeps these alive. */
 static void
 raise_failure(PfTaskObject *task)
 {
@@ -135,7 +137,8 @@ close_frames_of(PyObject *exc)
         PyObject *done =
             PyObject_CallMethod((PyObject *)entry->tb_frame, "clear", NULL);
         if (done == NULL) {
-            PyErr_Clear(); /* it still runs, or is a suspended generator's */
+            PyErr_Clear(); /* the frame still runs, or belongs to a
+                              suspended generator */
         }
         Py_XDECREF(done);
         Py_SETREF(at, Py_XNewRef((PyObject *)entry->tb_next));
@@ -147,10 +150,11 @@ pf_outcome_close_frames(void)
 {
     bool exits = PyErr_ExceptionMatches(pf.fiber_exit);
     if (!exits && !PyErr_ExceptionMatches(pf.cancelled)) {
-        return; /* those who look at a failure want to see the variables */
+        return; /* a report of the failure shows the variables */
     }
     PyObject *exc = pystate_take_exception();
-    if (exits) { /* nobody sees it; those who hold a frame keep that */
+    if (exits) { /* nobody sees this exception, and a frame that is
+                    referenced elsewhere keeps its variables */
         PyException_SetTraceback(exc, Py_None);
     } else {
         close_frames_of(exc);
@@ -158,8 +162,8 @@ pf_outcome_close_frames(void)
     pystate_restore_exception(exc);
 }
 
-/* The first thing that a context refers to must be its variables or the
- * context around it; if there is neither, the collector has cleared it. */
+/* Visits what a context refers to first: its variables or the context around
+ * it. If there is neither, the collector has cleared the context. */
 static int
 look_into(PyObject *found, void *whole)
 {
@@ -203,16 +207,16 @@ pf_outcome_drop(PfTaskObject *task, PyObject *context)
     PyObject *pending = pystate_take_exception();
     Py_INCREF(context);
     bool entered = PyContext_Enter(context) == 0;
-    PyErr_Clear(); /* it is the current one already, or one further out */
+    PyErr_Clear(); /* entered already, here or further out */
     drop(task);
     if (entered && PyContext_Exit(context) < 0) {
-        PyErr_Clear(); /* a finalizer has left it in another one */
+        PyErr_Clear(); /* a finalizer has left another context entered */
     }
     Py_DECREF(context);
     pystate_restore_exception(pending);
 }
 
-/* Ok, Failed or CancelledOutcome. */
+/* Makes an Ok, Failed or CancelledOutcome. */
 PyObject *
 pf_outcome_make(int kind, PyObject *value)
 {

@@ -1,21 +1,26 @@
-/* How fibers and grains end: results, failures, cancellations. */
+/* How fibers and grains end (results, failures, cancellations), and how an
+ * outcome is returned, raised, logged or dropped. */
 #ifndef PF_TASK_OUTCOME_H
 #define PF_TASK_OUTCOME_H
 
 #include "python/task/task.h"
 
-/* What result() returns: a new reference; or it raises how the task has ended. */
+/* What result() returns: a new reference; or NULL with the exception that the
+ * task ended with. */
 PyObject *pf_outcome_value(PfTaskObject *task);
-/* The task has just failed: before its failure is raised for the first time. */
+/* Store the traceback of a task that has just failed, before its failure is
+ * raised for the first time. */
 void pf_outcome_keep_traceback(PfTaskObject *task);
-/* At the end of a task's code, which has raised: the frames of a cancelled one
- * let go of their variables here, where its context is still the current one.
- * A generator among them may have to reset a context variable.  May run code. */
+/* Clear the frames of a cancelled task at the end of its code, which has
+ * raised: they drop their variables here, where the task's context is still
+ * the current one. A generator among them may have to reset a context
+ * variable. May run code. */
 void pf_outcome_close_frames(void);
-/* Drop its value, or its failure with the frames of its traceback: in `context`,
- * which was the task's; NULL: in any. */
+/* Drop the task's value, or its failure with the frames of the traceback: in
+ * `context`, which was the task's; NULL: in any. */
 void pf_outcome_drop(PfTaskObject *task, PyObject *context);
-/* Has the collector cleared this context, or NULL?  No code may run in it. */
+/* Has the collector cleared this context? NULL: no. No code may run in a
+ * cleared one. */
 bool pf_outcome_context_is_cleared(PyObject *context);
 PyObject *pf_outcome_cancel_reason(PyObject *exc);
 bool pf_outcome_ends_programs(PyObject *exc);

@@ -1,8 +1,10 @@
-/* Calls to a scheduler's own thread; see post.h. */
+/* Posts calls to a scheduler's thread, and runs those that arrive; see post.h.
+ */
 #include "python/task/post.h"
 
-/* The objects may hold the last reference to anything, so they are dropped
- * where nothing may switch, and the call's memory is left before. */
+/* Runs a call that has arrived at its scheduler. The objects may hold the last
+ * reference to anything, so they are dropped where nothing may switch, and
+ * after the call's memory is freed. */
 static void
 arrived(pf_message *message, pf_scheduler *core)
 {
@@ -56,7 +58,8 @@ pf_post_drop(PfPost *call)
     Py_XDECREF(target);
 }
 
-/* Once it is posted it may be read, and freed, at once. */
+/* The scheduler's thread may read the call, and free it, as soon as it is
+ * posted. */
 bool
 pf_post_send(SchedulerObject *s, PfPost *call)
 {
@@ -65,7 +68,7 @@ pf_post_send(SchedulerObject *s, PfPost *call)
     if (pf_scheduler_post(&s->core, &call->message)) {
         return true;
     }
-    Py_DECREF(s); /* the caller has another one */
+    Py_DECREF(s); /* not the last reference */
     return false;
 }
 
@@ -96,7 +99,7 @@ pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfPostFn arrived,
         pf_post_drop(call);
         return -1;
     }
-    pf_fetch_add(&s->coming, 1); /* before it can arrive */
+    pf_fetch_add(&s->coming, 1); /* before the fiber can arrive */
     if (pf_post_send(s, call)) {
         return 1;
     }
@@ -116,7 +119,8 @@ is_alive(const PfThread *thread)
     return t != NULL;
 }
 
-/* Behind pf_threads_lock, as the thread's record may go otherwise. */
+/* The caller holds pf_threads_lock, because the thread's record may be freed
+ * otherwise. */
 static void
 send_to_thread(PfThread *t, PfPost *call)
 {
@@ -137,8 +141,9 @@ pf_post_send_thread(PfThread *thread, PfPost *call)
     return alive;
 }
 
-/* A run begins and ends there under the lock, so that it is either posted to,
- * or begins later and finds the call. */
+/* Posts under pf_threads_lock, under which runs of that thread begin and end:
+ * a run either gets the message, or begins later and finds the call in the
+ * thread's inbox. */
 int
 pf_post_call_thread(PfThread *thread, PfPostFn run, PyObject *target,
                     PyObject *argument)
@@ -191,8 +196,8 @@ pf_post_run(PfThread *t)
     }
 }
 
-/* Only this thread takes messages, and to append to a list runs no code: those
- * that are there stay meanwhile. */
+/* The messages that are found stay there during this call: only this thread
+ * takes messages, and appending to a list runs no code. */
 int
 pf_post_list(SchedulerObject *s, PfPostFn run, PyObject *list)
 {
@@ -207,9 +212,10 @@ pf_post_list(SchedulerObject *s, PfPostFn run, PyObject *list)
     return 0;
 }
 
-/* Others may push to the inbox meanwhile, but nobody takes: that needs the
- * GIL.  Calls that have been taken and not run yet are not found; so what they
- * hold is taken for held from outside, as it is. */
+/* Other threads may push to the inbox meanwhile, but none takes messages, as
+ * that needs the GIL. Calls that have been taken and not run yet are not
+ * found; the collector then sees what they hold as referenced from outside,
+ * which is right. */
 int
 pf_post_traverse(SchedulerObject *s, visitproc visit, void *arg)
 {

@@ -1,4 +1,5 @@
-/* Messages to the fiber that runs the loop. */
+/* What tasks need of schedulers: waking the hub, failing the run, the owner of
+ * a task. See scheduler.h. */
 #include "python/task/scheduler.h"
 
 #include "python/core/arguments.h"
@@ -17,7 +18,8 @@ PyTypeObject *pf_scheduler_type; /* constant after import */
 
 bool pf_scheduler_turns_on; /* shared, one word */
 
-/* A fiber was made ready.  Tell the loop that hosts this one, if any. */
+/* Called when a fiber was made ready: notifies the loop that hosts this one,
+ * if any. */
 void
 pf_scheduler_tell_host(SchedulerObject *s)
 {
@@ -26,8 +28,8 @@ pf_scheduler_tell_host(SchedulerObject *s)
     }
 }
 
-/* The hub has something to decide: it runs when its turn comes, or at once
- * after the second Ctrl-C, which waits for nothing. */
+/* Called when the hub has something to decide: it runs when its turn comes, or
+ * at once after the second Ctrl-C, which waits for nothing. */
 void
 pf_scheduler_wake_hub(SchedulerObject *s)
 {
@@ -50,8 +52,8 @@ pf_scheduler_wake_hub(SchedulerObject *s)
     }
 }
 
-/* End the run with `exc` (stolen); an exception that has ended it before gets
- * this one as its context. */
+/* Ends the run with `exc` (stolen). If an exception has ended it before, that
+ * one gets `exc` as its context. */
 void
 pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
 {
@@ -89,7 +91,7 @@ pf_scheduler_refuse_outside(const char *what)
                      advice);
         Py_DECREF(advice);
     } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
-        PyErr_Clear(); /* the interpreter shuts down, for instance */
+        PyErr_Clear(); /* as when the interpreter shuts down */
         PyErr_Format(pf.fiber_error, "%s needs a running scheduler", what);
     }
     return NULL;
@@ -103,7 +105,7 @@ pf_scheduler_list(const PfThread *t, PyObject *list)
          s = s->next) {
         if (pystate_try_incref((PyObject *)s)) {
             rc = PyList_Append(list, (PyObject *)s);
-            Py_DECREF(s); /* on failure: its list has it still */
+            Py_DECREF(s); /* never the last reference */
         }
     }
     return rc;

@@ -1,6 +1,6 @@
-/* The scheduler's object, as far as fibers and the code that wakes them know
- * it: they tell the hub that there is work, or that the run fails.  The
- * Scheduler type and the loop are in run/. */
+/* The scheduler's object, as far as fibers and code that wakes them need it:
+ * they notify the hub that there is work, or that the run fails. The Scheduler
+ * type and the loop are in run/. */
 #ifndef PF_TASK_SCHEDULER_H
 #define PF_TASK_SCHEDULER_H
 
@@ -12,11 +12,12 @@
 #include "python/core/thread.h"
 #include "python/task/task.h"
 
-/* A limit for debugging: calls that block are reported, each place once. */
+/* A watchdog limit for debugging: calls that block are reported, each place
+ * once. */
 #define PF_WATCH_BLOCKING (-1)
 
-/* What a recorder of turns does when a run begins, while pf_scheduler_turns_on, and when
- * the loop waits or ends, if a turn is on.  Set at import. */
+/* What a recorder of turns does when a run begins while pf_scheduler_turns_on,
+ * and when the loop waits or ends while a turn is recorded. Set at import. */
 typedef struct PfTurnOps {
     void (*begin_run)(SchedulerObject *s);
     void (*end)(SchedulerObject *s);
@@ -27,50 +28,51 @@ struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
     pf_scheduler core;
-    PfThread *thread;             /* NULL once that has ended */
+    PfThread *thread;             /* NULL once the thread has ended */
     SchedulerObject *prev, *next; /* in thread->schedulers */
     Py_ssize_t alive;             /* fibers not done */
-    Py_ssize_t foreground;        /* of these, not daemon */
-    PF_ATOMIC(size_t) coming;     /* fibers posted here, not enrolled yet */
-    FiberObject *main;            /* of run(fn) */
-    PyObject *fatal;              /* exception that ends the run */
+    Py_ssize_t foreground;        /* of these, not daemons */
+    PF_ATOMIC(size_t) coming;     /* fibers posted to it, not yet enrolled */
+    FiberObject *main;            /* the fiber of run(fn) */
+    PyObject *fatal;              /* the exception that ends the run */
     PyObject *on_unhandled;       /* "log", "raise", a function; NULL: log */
-    PyObject *errors;             /* list: (name, exception) to raise */
+    PyObject *errors;             /* list of (name, exception) to raise */
     PfUnhandled *unhandled, *last_unhandled; /* failures; see unhandled.c */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
-    size_t slots;  /* stacks that its fibers share; 0: each its own */
+    size_t slots;  /* stacks that its fibers share; 0: none are shared */
     bool running;  /* inside run or run_once */
-    bool untracks; /* inside run: the collector need not know its fibers */
+    bool untracks; /* inside run: hides its fibers from the collector */
     bool closed;
-    bool ending;             /* everything is cancelled, new fibers as well */
+    bool ending;             /* new fibers are cancelled, too */
     bool hosted;             /* another loop waits for fileno() */
-    bool in_turn;            /* that loop learns when the next turn is due */
-    int interrupts;          /* Ctrl-C's seen */
-    pf_registration signals; /* watched for signals; see signals.c */
+    bool in_turn;            /* inside turn(), which returns the next time */
+    int interrupts;          /* number of Ctrl-Cs */
+    pf_registration signals; /* the descriptor for signals; see signals.c */
     bool open;               /* the engine's part is initialised */
-    PyObject *watch;         /* to be called when an interrupted run ends */
+    PyObject *watch;         /* called when an interrupted run ends */
     int64_t stalled_since;   /* since then only another thread could help, */
-    uint64_t stalled_at;     /* ... and the activity counter at that time */
+    uint64_t stalled_at;     /* the activity counter at that time */
     bool stall_told;
-    bool inherited;         /* ran when this process was forked: see loop.c */
-    bool nested;            /* its hub is a fiber of `outer`, until it ends */
-    bool blocks;            /* waits for events block the thread: a child of a
-                               fork, whose other fibers are the parent's */
-    SchedulerObject *outer; /* the inherited one that it runs inside of */
-    PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
-    /* For the watchdog, in nanoseconds; 0: no limit of its own. */
+    bool inherited;         /* ran at the fork of this process: see loop.c */
+    bool nested;            /* the hub is a fiber of `outer` */
+    bool blocks;            /* waits for events block the thread: this is a
+                               fork's child, the other fibers are the
+                               parent's */
+    SchedulerObject *outer; /* the inherited one that it runs inside */
+    PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for the GIL */
+    /* For the watchdog, in nanoseconds; 0: the process-wide limit. */
     PF_ATOMIC(int64_t) watch_limit;
-    bool in_turn_record; /* the present turn is recorded: see watch/turns.c */
-    bool pokes;          /* some part wants PfPart.poke */
-    struct PfTeam *team; /* a run on several threads, or NULL */
-    struct PfMember *member; /* its place there */
+    bool in_turn_record;     /* this turn is recorded: see watch/turns.c */
+    bool pokes;              /* PfPart.poke must be called */
+    struct PfTeam *team;     /* a run on several threads, or NULL */
+    struct PfMember *member; /* this scheduler's part of it */
 };
 
 #define SCHEDULER_OF(core_)                                                   \
     ((SchedulerObject *)((char *)(core_) - offsetof(SchedulerObject, core)))
 
-/* What a room above keeps of it. */
+/* A room's data for this scheduler. */
 static inline void *
 pf_scheduler_keeps(const SchedulerObject *s, const PfKeeps *keeps)
 {
@@ -79,9 +81,9 @@ pf_scheduler_keeps(const SchedulerObject *s, const PfKeeps *keeps)
 
 extern PyTypeObject *pf_scheduler_type;
 
-/* Fibers that are not done, and of these the ones that keep a run going.  One
- * that another thread has posted counts in both from that moment, though what
- * it is comes to light only when it arrives. */
+/* The number of fibers that are not done, and of those that keep a run going.
+ * A fiber that another thread has posted counts in both from that moment:
+ * whether it is a daemon is seen only when it arrives. */
 static inline Py_ssize_t
 pf_scheduler_unfinished(SchedulerObject *s)
 {
@@ -93,29 +95,31 @@ pf_scheduler_foreground(SchedulerObject *s)
     return s->foreground + (Py_ssize_t)pf_load_relaxed(&s->coming);
 }
 
-/* Append them to a list, as far as that goes: -1 with an exception.  `t` is this
- * thread, or stands still.  Without a GIL one of them may be dying elsewhere,
- * until that thread takes it out of the list: it is passed over. */
+/* Append the thread's schedulers to a list, until an append fails: 0, or -1
+ * with an exception. `t` is this thread, or is stopped. Without a GIL a
+ * scheduler may be dying on another thread, and stays in the list until that
+ * thread takes it out: such a one is skipped. */
 int pf_scheduler_list(const PfThread *t, PyObject *list);
 
-/* The thread that the task belongs to.  NULL: none; or the task has no stack
- * and belongs to another thread. */
+/* The thread that the task belongs to. NULL: it belongs to none; or it has no
+ * stack and belongs to another thread. */
 const PfThread *pf_task_owner(PfTaskObject *task);
 
-/* Does another thread, which still runs, own it? */
+/* Does the task belong to another thread that has not ended? */
 bool pf_task_is_remote(const PfTaskObject *task);
 
-/* How long a loop may stand still: 0, or -1 with TypeError or ValueError. */
+/* Convert a watchdog limit, in seconds. 0, or -1 with TypeError or ValueError.
+ */
 int pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns);
 void pf_scheduler_tell_host(SchedulerObject *s);
 void pf_scheduler_wake_hub(SchedulerObject *s);
-void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
+void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals `exc` */
 
-/* NULL with FiberError: `what` needs a run.  The message advises what fits the
- * place, which Python code finds out: hold no lock. */
+/* Raise FiberError: `what` needs a run. NULL. Python code finds out what to
+ * advise at this place, so the caller holds no lock. */
 pf_scheduler *pf_scheduler_refuse_outside(const char *what);
 
-/* The scheduler that runs here, or NULL with FiberError. */
+/* The scheduler that runs on this thread, or NULL with FiberError. */
 static inline pf_scheduler *
 pf_scheduler_active(PfThread *t, const char *what)
 {

@@ -1,9 +1,9 @@
-/* What is done with tasks of any kind; see task.h. */
+/* What tasks of any kind have in common: see task.h. */
 #include "python/task/task.h"
 
 #include "python/task/unhandled.h"
 
-/* ---------------------------------------------------------------- their types */
+/* ------------------------------------------------------------------- types */
 
 /* constant after import */
 PyTypeObject *pf_task_fiber_type, *pf_task_stackless_type;
@@ -15,7 +15,7 @@ pf_task_check(PyObject *op)
            PyObject_TypeCheck(op, pf_task_stackless_type);
 }
 
-/* --------------------------------------------------------------- what few have */
+/* --------------------------------------------------------------- rare data */
 
 const PfRare pf_task_no_rare = {0};
 

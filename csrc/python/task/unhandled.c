@@ -1,12 +1,12 @@
-/* Failures that nobody has looked at, by result(), a group, `outcome` or such:
- * none may be lost.
+/* Unhandled failures: those at which nobody has looked, by result(), a group
+ * or `outcome`, say. None may be lost.
  *
- * A fiber or grain of a scheduler that fails gets a place in the scheduler's
- * list, which does not keep it alive.  It is reported once: when its last
- * reference goes, because then nobody can look any more, or else at the end of
- * the run, or when its scheduler is closed.  The scheduler's on_unhandled says
- * how: logged, passed to a function, or raised by run().  Fibers that succeed
- * pay nothing for this.
+ * A fiber or grain of a scheduler that fails is put into the scheduler's list,
+ * which does not keep it alive. The failure is reported once: when the task's
+ * last reference is dropped, because then nobody can look any more, or else at
+ * the end of the run, or when the scheduler is closed. The scheduler's
+ * on_unhandled says how: logged, passed to a function, or raised by run().
+ * Fibers that succeed pay nothing for this.
  */
 #include "python/task/unhandled.h"
 
@@ -31,20 +31,21 @@ pf_unhandled_has(PyObject *op)
     return task->core.state == PF_DONE && task->outcome == PF_OUTCOME_FAILED &&
            !task->looked_at && task->scheduled &&
            !(pf_load_relaxed(&task->core.posted) & PF_POST_SEEN) &&
-           task->value != NULL; /* the collector has not cleared it */
+           task->value != NULL; /* else the collector has cleared it */
 }
 
 /* ------------------------------------------------------------------- the list */
 
-/* Guards all schedulers' lists, and the nodes' `scheduler`: an object may die on
- * another thread. */
-static pf_mutex unseen_lock = PF_MUTEX_INIT;
+/* Guards all schedulers' lists, and the entries' `scheduler`, because a task
+ * may die on another thread. */
+static pf_mutex unhandled_lock = PF_MUTEX_INIT;
 
-/* In the order in which they failed. */
+/* Appends an entry to the list, which is in the order in which tasks failed.
+ */
 static void
 link_last(SchedulerObject *s, PfUnhandled *node)
 {
-    pf_mutex_lock(&unseen_lock);
+    pf_mutex_lock(&unhandled_lock);
     node->scheduler = s;
     node->prev = s->last_unhandled;
     node->next = NULL;
@@ -54,10 +55,10 @@ link_last(SchedulerObject *s, PfUnhandled *node)
         s->unhandled = node;
     }
     s->last_unhandled = node;
-    pf_mutex_unlock(&unseen_lock);
+    pf_mutex_unlock(&unhandled_lock);
 }
 
-/* The caller holds the lock. */
+/* Takes an entry out of its list. The caller holds the lock. */
 static void
 unlink_held(PfUnhandled *node)
 {
@@ -75,24 +76,24 @@ unlink_held(PfUnhandled *node)
 static void
 unlink_node(PfUnhandled *node)
 {
-    pf_mutex_lock(&unseen_lock);
+    pf_mutex_lock(&unhandled_lock);
     unlink_held(node);
-    pf_mutex_unlock(&unseen_lock);
+    pf_mutex_unlock(&unhandled_lock);
 }
 
-/* The oldest, which is in the list no longer: a new reference, or NULL.  (One
- * that is dying elsewhere is told of there.) */
+/* Takes the oldest task out of the list: a new reference, or NULL. (Tasks that
+ * are dying on other threads are skipped, and reported there.) */
 static PyObject *
 take_first(SchedulerObject *s)
 {
     PyObject *op = NULL;
-    pf_mutex_lock(&unseen_lock);
+    pf_mutex_lock(&unhandled_lock);
     while (op == NULL && s->unhandled != NULL) {
         PfUnhandled *node = s->unhandled;
         unlink_held(node);
         op = pystate_try_incref(node->op) ? node->op : NULL;
     }
-    pf_mutex_unlock(&unseen_lock);
+    pf_mutex_unlock(&unhandled_lock);
     return op;
 }
 
@@ -118,16 +119,16 @@ pf_unhandled_leave(PyObject *op)
 void
 pf_unhandled_forget_all(SchedulerObject *s)
 {
-    pf_mutex_lock(&unseen_lock);
+    pf_mutex_lock(&unhandled_lock);
     while (s->unhandled != NULL) {
         unlink_held(s->unhandled);
     }
-    pf_mutex_unlock(&unseen_lock);
+    pf_mutex_unlock(&unhandled_lock);
 }
 
 /* --------------------------------------------------------------- reporting */
 
-/* Log `exc` of `op`, which `text` names by its %r. 0; -1 if the log raised
+/* Logs `exc` of `op`, which `text` names by its %r. 0; -1 if the log raised
  * KeyboardInterrupt or SystemExit. */
 int
 pf_outcome_log(PyObject *op, PyObject *exc, const char *text)
@@ -148,7 +149,8 @@ pf_outcome_log(PyObject *op, PyObject *exc, const char *text)
     return 0;
 }
 
-/* Make the loop check whether the run has to end.  Any thread. */
+/* Makes the loop check whether the run has to end. Any thread may call
+ * wake_loop(). */
 static void
 look(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
@@ -158,7 +160,7 @@ look(SchedulerObject *s, PyObject *target, PyObject *argument)
 }
 
 static void
-rouse(SchedulerObject *s)
+wake_loop(SchedulerObject *s)
 {
     if (s->thread == NULL || s->thread == pf_thread_current) {
         pf_scheduler_wake_hub(s);
@@ -167,14 +169,15 @@ rouse(SchedulerObject *s)
     }
     PyObject *pending = pystate_take_exception();
     if (pf_post_call(s, look, NULL, NULL) < 0) {
-        PyErr_Clear(); /* it checks when it next runs */
+        PyErr_Clear(); /* the loop checks when it next runs */
     }
     pystate_restore_exception(pending);
 }
 
-/* To be raised by the run, which ends now; -1 without memory. */
+/* Keeps the failure to be raised by the run, which ends now. -1 without
+ * memory. */
 static int
-remember(SchedulerObject *s, PyObject *op, PyObject *exc)
+keep_for_run(SchedulerObject *s, PyObject *op, PyObject *exc)
 {
     if (s->errors == NULL && (s->errors = PyList_New(0)) == NULL) {
         return -1;
@@ -185,7 +188,7 @@ remember(SchedulerObject *s, PyObject *op, PyObject *exc)
     Py_XDECREF(both);
     Py_XDECREF(name);
     if (rc == 0) {
-        rouse(s);
+        wake_loop(s);
     }
     return rc;
 }
@@ -204,14 +207,13 @@ call_handler(PyObject *handler, PyObject *op, PyObject *exc)
     PyObject *raised = pystate_take_exception();
     int rc = pf_outcome_log(op, raised, HANDLER_FAILED);
     Py_DECREF(raised);
-    return rc < 0 ? -1
-                  : pf_outcome_log(op, exc, LOST); /* it was not handled */
+    return rc < 0 ? -1 : pf_outcome_log(op, exc, LOST); /* not handled */
 }
 
-/* Report in the way that `s` asks for (NULL: it is gone or closed).  As
- * pf_outcome_log. */
+/* Reports in the way that `s` asks for (NULL: it is gone or closed). Returns
+ * what pf_outcome_log returns. */
 static int
-tell_of(SchedulerObject *s, PyObject *op)
+report(SchedulerObject *s, PyObject *op)
 {
     PF_TASK(op)->looked_at = true;
     PyObject *exc = Py_NewRef(PF_TASK(op)->value);
@@ -221,7 +223,7 @@ tell_of(SchedulerObject *s, PyObject *op)
         rc = pf_outcome_log(op, exc, LOST);
     } else if (how != pf.s_raise) {
         rc = call_handler(how, op, exc);
-    } else if (remember(s, op, exc) < 0) {
+    } else if (keep_for_run(s, op, exc) < 0) {
         PyErr_Clear(); /* no memory to keep it until the end of the run */
         rc = pf_outcome_log(op, exc, LOST);
     }
@@ -230,51 +232,51 @@ tell_of(SchedulerObject *s, PyObject *op)
     return rc;
 }
 
-/* Code that gets the report must not leave the reporting fiber.  (NULL: this
- * thread has no fibers.) */
+/* Forbids switches, so that code that gets the report does not leave the
+ * reporting fiber. (NULL: this thread has no fibers.) */
 static PfThread *
-begin_telling(void)
+begin_report(void)
 {
     PfThread *t = pf_thread_current;
     if (t != NULL) {
-        pf_thread_no_switch_begin(t, "while a lost failure is told of");
+        pf_thread_no_switch_begin(t, "while an unhandled failure is reported");
     }
     return t;
 }
 
 static void
-end_telling(PfThread *t)
+end_report(PfThread *t)
 {
     if (t != NULL) {
         pf_thread_no_switch_end(t);
     }
 }
 
-/* There is no caller to raise it to: KeyboardInterrupt and SystemExit end the
- * run. */
+/* Reports where no caller can get an exception: KeyboardInterrupt and
+ * SystemExit end the run. */
 static void
-tell_now(SchedulerObject *s, PyObject *op)
+report_now(SchedulerObject *s, PyObject *op)
 {
     PyObject *pending = pystate_take_exception();
     Py_XINCREF(s);
-    PfThread *t = begin_telling();
-    if (tell_of(s, op) < 0) {
+    PfThread *t = begin_report();
+    if (report(s, op) < 0) {
         if (s != NULL && s->running) {
             pf_scheduler_fail(s, pystate_take_exception());
-            rouse(s);
+            wake_loop(s);
         } else {
             PyErr_WriteUnraisable(op);
         }
     }
-    end_telling(t);
+    end_report(t);
     Py_XDECREF(s);
     pystate_restore_exception(pending);
 }
 
 /* ----------------------------------------------------- when it is reported */
 
-/* A fiber or grain of `s` has failed; it will be reported unless somebody
- * looks at it. */
+/* Puts a fiber or grain of `s` that has failed into the list: the failure will
+ * be reported unless somebody looks at it. */
 void
 pf_unhandled_add(SchedulerObject *s, PyObject *op)
 {
@@ -284,8 +286,8 @@ pf_unhandled_add(SchedulerObject *s, PyObject *op)
     PfRare *rare = pf_task_rare_of(PF_TASK(op));
     PfUnhandled *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
     if (node == NULL) {
-        PyErr_Clear(); /* no memory to wait for a look: report it now */
-        tell_now(s, op);
+        PyErr_Clear(); /* no memory for an entry: report now */
+        report_now(s, op);
         return;
     }
     node->op = op;
@@ -295,74 +297,80 @@ pf_unhandled_add(SchedulerObject *s, PyObject *op)
     link_last(s, node);
 }
 
-/* On the scheduler's thread; `op` may have been looked at after all. */
+/* Arrives on the scheduler's thread; `op` may have been looked at after all.
+ */
 static void
 lost_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     if (pf_unhandled_has(op)) {
-        tell_now(s, op);
+        report_now(s, op);
     }
 }
 
-/* It is in the list no longer: whose was it?  A new reference, or NULL. */
+/* Takes an entry out of its list and returns the scheduler whose list it was:
+ * a new reference, or NULL. */
 static SchedulerObject *
 take_out(PfUnhandled *node)
 {
-    pf_mutex_lock(&unseen_lock);
+    pf_mutex_lock(&unhandled_lock);
     SchedulerObject *s = node->scheduler;
     unlink_held(node);
     if (s != NULL && !pystate_try_incref((PyObject *)s)) {
         s = NULL;
     }
-    pf_mutex_unlock(&unseen_lock);
+    pf_mutex_unlock(&unhandled_lock);
     return s;
 }
 
-/* Is it for another thread to tell of this?  Then that will, and drops it. */
+/* Leaves the report to the scheduler's thread, if that is another one; a
+ * posted call then holds `op`. False: report here. */
 static bool
-tell_there(SchedulerObject *s, PyObject *op)
+report_there(SchedulerObject *s, PyObject *op)
 {
     if (!PF_FREE_THREADED || s->thread == NULL ||
         s->thread == pf_thread_current) {
         return false;
     }
     bool posted = pf_post_call(s, lost_arrived, op, NULL) > 0;
-    PyErr_Clear(); /* no memory, or it is closed */
+    PyErr_Clear(); /* no memory, or the scheduler is closed */
     return posted;
 }
 
-/* The last reference is gone; `op` is alive again for this call. */
+/* Called when the last reference is gone; `op` is alive again for this call.
+ */
 void
 pf_unhandled_lost(PyObject *op)
 {
     PfUnhandled *node = pf_task_rare(PF_TASK(op))->unhandled;
     SchedulerObject *s = node == NULL ? NULL : take_out(node);
-    if (s == NULL || !tell_there(s, op)) {
-        tell_now(s, op);
+    if (s == NULL || !report_there(s, op)) {
+        report_now(s, op);
     }
     Py_XDECREF(s);
 }
 
-/* As pf_outcome_log; then the rest is reported when it is dropped. */
+/* Reports all failures in the list, until a report returns -1. The list is
+ * empty afterwards: tasks that were left are reported when they are freed. */
 static int
-tell_all(SchedulerObject *s)
+report_all(SchedulerObject *s)
 {
     int rc = 0;
-    PfThread *t = begin_telling();
+    PfThread *t = begin_report();
     PyObject *op;
     while (rc == 0 && (op = take_first(s)) != NULL) {
         if (pf_unhandled_has(op)) {
-            rc = tell_of(s, op);
+            rc = report(s, op);
         }
         Py_DECREF(op);
     }
     pf_unhandled_forget_all(s);
-    end_telling(t);
+    end_report(t);
     return rc;
 }
 
-/* They could not be joined; `exc` says why.  `errors` is from remember(). */
+/* Keeps failures that could not be joined, for the reason `exc`, as context of
+ * `exc`. `errors` is the list that keep_for_run() made. */
 static void
 keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
 {
@@ -375,8 +383,8 @@ keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
     }
 }
 
-/* `raised` (stolen, or NULL) and the failures to raise, as one exception;
- * NULL: there is nothing to raise. */
+/* Joins `raised` (stolen, or NULL) and the failures to raise into one
+ * exception. NULL: there is nothing to raise. */
 PyObject *
 pf_unhandled_joined(SchedulerObject *s, PyObject *raised)
 {
@@ -393,7 +401,7 @@ pf_unhandled_joined(SchedulerObject *s, PyObject *raised)
     }
     Py_DECREF(errors);
     if (raised != NULL &&
-        pf_outcome_ends_programs(raised)) { /* it is raised as it is */
+        pf_outcome_ends_programs(raised)) { /* raised unchanged */
         pf_outcome_add_context(raised, exc);
         Py_DECREF(exc);
         return raised;
@@ -402,8 +410,8 @@ pf_unhandled_joined(SchedulerObject *s, PyObject *raised)
     return exc;
 }
 
-/* The run is over, with `result` (stolen) or an exception; returns its final
- * result. */
+/* Ends a run that is over, with `result` (stolen) or an exception. Returns the
+ * run's final result, or NULL with an exception. */
 PyObject *
 pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
 {
@@ -411,7 +419,7 @@ pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
         return result;
     }
     PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
-    if (tell_all(s) < 0) {
+    if (report_all(s) < 0) {
         PyObject *interrupt = pystate_take_exception();
         if (raised != NULL) {
             pf_outcome_add_context(interrupt, raised);
@@ -427,8 +435,8 @@ pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
     return result;
 }
 
-/* The scheduler has been closed, and the caller can get exceptions: 0, or -1.
- */
+/* The scheduler has been closed: raises to the caller what is left to raise. 0
+ * or -1. */
 int
 pf_unhandled_close(SchedulerObject *s)
 {
@@ -437,7 +445,7 @@ pf_unhandled_close(SchedulerObject *s)
     return done == NULL ? -1 : 0;
 }
 
-/* ... and it cannot. */
+/* The same where the caller can get no exception: logs that instead. */
 void
 pf_unhandled_close_quietly(SchedulerObject *s)
 {
@@ -452,30 +460,29 @@ pf_unhandled_close_quietly(SchedulerObject *s)
     pystate_restore_exception(pending);
 }
 
-/* The interpreter ends, and with it every run of this thread. */
+/* The interpreter exits, which ends every run of this thread. */
 static void
 at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
         if ((s->unhandled == NULL && s->errors == NULL) ||
-            !pystate_try_incref(
-                (PyObject *)s)) { /* it dies elsewhere, just now */
+            !pystate_try_incref((PyObject *)s)) { /* dying on another thread */
             s = s->next;
             continue;
         }
         pf_unhandled_close_quietly(s);
         Py_DECREF(s);
-        s = t->schedulers; /* a receiver may have dropped any of them */
+        s = t->schedulers; /* a receiver may have freed any of them */
     }
 }
 
-/* A thread that is gone may have held it. */
+/* A thread that is gone in the child may have held the lock. */
 static int
 after_fork(PfThread *t)
 {
     (void)t;
-    unseen_lock = (pf_mutex)PF_MUTEX_INIT;
+    unhandled_lock = (pf_mutex)PF_MUTEX_INIT;
     return 0;
 }
 
@@ -486,7 +493,8 @@ const PfPart pf_unhandled_part = {
 
 /* ----------------------------------------------------------------- the argument */
 
-/* on_unhandled=...: a new reference to "log", "raise" or the function. */
+/* Checks the argument on_unhandled: a new reference to "log", "raise" or the
+ * function; NULL with an exception. */
 PyObject *
 pf_unhandled_option(PyObject *value)
 {
