@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* constant after the import of the façade's module that provides it */
+/* Set by the façade's modules; constant after import of the module that
+ * provides a field. */
 PfFacade pf_facade;
 
 typedef struct Hook {
