@@ -1,8 +1,8 @@
 /* Fiber.__init__.
  *
- * Code that runs while the arguments are converted may call __init__ again.  So
- * all arguments are converted first, then the fiber is checked, then it takes
- * them; the values that they replace are dropped at the end.
+ * Code that runs while the arguments are converted may call __init__ again.
+ * So all arguments are converted first, then the fiber is checked, then it
+ * takes them; the values that they replace are dropped at the end.
  */
 #include "python/core/state.h"
 #include "python/core/tstate.h"
@@ -143,8 +143,8 @@ claim(FiberObject *self)
     return new > 0 ? 0 : -1;
 }
 
-/* Moves the values into the fiber, and its previous ones into `given`.  Runs no
- * Python code.  Returns 0, or -1 with FiberError. */
+/* Moves the values into the fiber, and its previous ones into `given`.  Runs
+ * no Python code.  Returns 0, or -1 with FiberError. */
 static int
 take_given(FiberObject *self, Given *given)
 {

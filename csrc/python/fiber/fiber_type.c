@@ -83,9 +83,10 @@ pf_fiber_type_ready(PyTypeObject *type)
 /* ------------------------------------------------------------- destruction */
 
 /* Returns true if fiber_traverse must visit the fiber's frames.  The thread
- * state leads the collector to those of a running fiber.  With PF_TRAVERSES_ALL
- * it needs the frames of all other fibers, except of the root of a thread that
- * does not exist in the child of a fork, because that root's stack is gone. */
+ * state leads the collector to those of a running fiber.  With
+ * PF_TRAVERSES_ALL it needs the frames of all other fibers, except of the root
+ * of a thread that does not exist in the child of a fork, because that root's
+ * stack is gone. */
 static inline bool
 has_frames_to_visit(const FiberObject *self)
 {
@@ -101,10 +102,10 @@ has_frames_to_visit(const FiberObject *self)
 static void fiber_finalize(PyObject *op);
 
 /* Returns true if this pass of the collector visits the fiber's frames.  A
- * subclass with __del__ has no fiber_finalize, so the collector does not unwind
- * such a fiber before it clears objects that the frames need.  It must not find
- * the fiber to be garbage by its frames, so these are visited only in the
- * passes that look for uncounted references. */
+ * subclass with __del__ has no fiber_finalize, so the collector does not
+ * unwind such a fiber before it clears objects that the frames need.  So the
+ * collector must not find the fiber to be garbage by its frames: these are
+ * visited only in the passes that look for uncounted references. */
 static inline bool
 visits_frames(const FiberObject *self, const void *arg)
 {
@@ -175,9 +176,9 @@ is_alive(FiberObject *self)
 
 /* Called when the last reference to a live fiber is gone (the caller holds one
  * for the time of the call).  Unwinds a suspended fiber.  If the fiber belongs
- * to another thread, or cannot be unwound now, passes a reference to its thread,
- * which does that later.  A fiber that runs, or that the running one needs,
- * holds itself (`held`) until it is left. */
+ * to another thread, or cannot be unwound now, passes a reference to its
+ * thread, which does that later.  A fiber that runs, or that the running one
+ * needs, holds itself (`held`) until it is left. */
 static void
 outlive(FiberObject *self)
 {
@@ -280,8 +281,8 @@ finalize_scheduler(FiberObject *self)
     }
 }
 
-/* Unwinds a live fiber, or reports a failure that nobody has looked at.  Called
- * when the last reference is gone, or by the collector. */
+/* Unwinds a live fiber, or reports a failure that nobody has looked at.
+ * Called when the last reference is gone, or by the collector. */
 static void
 fiber_finalize(PyObject *op)
 {
@@ -313,9 +314,9 @@ keep_for_good(PyObject *op)
     Py_INCREF(op);
 }
 
-/* Returns true if the object may be freed while the interpreter exits.  Without
- * a GIL, a live fiber of another thread that still runs is in that thread's
- * lists, and stays there. */
+/* Returns true if the object may be freed while the interpreter exits.
+ * Without a GIL, a live fiber of another thread that still runs is in that
+ * thread's lists, and stays there. */
 static bool
 dies_at_exit(FiberObject *self)
 {
@@ -324,9 +325,9 @@ dies_at_exit(FiberObject *self)
            pf_task_revived_for((PyObject *)self, keep_for_good);
 }
 
-/* Does what fiber_finalize does, for an object whose class has replaced that by
- * __del__: unwinds a live fiber, reports an unhandled failure.  Returns false
- * if the object stays alive. */
+/* Does what fiber_finalize does, for an object whose class has replaced that
+ * by __del__: unwinds a live fiber, reports an unhandled failure.  Returns
+ * false if the object stays alive. */
 static bool
 finalize_again(FiberObject *self)
 {
@@ -349,7 +350,8 @@ thread_of(const FiberObject *self)
 }
 
 /* Frees what few dead fibers hold: one that was never entered, is in a scope,
- * belongs to a greenlet, has a PfRare, or is freed at the interpreter's exit. */
+ * belongs to a greenlet, has a PfRare, or is freed at the interpreter's
+ * exit. */
 static void
 let_go(FiberObject *self)
 {
@@ -372,8 +374,8 @@ let_go(FiberObject *self)
     pf_task_free_rare(PF_TASK(self));
 }
 
-/* Returns true if the fiber holds more than most finished fibers do, which is a
- * result, a name and a scheduler.  One test covers all fields. */
+/* Returns true if the fiber holds more than most finished fibers do, which is
+ * a result, a name and a scheduler.  One test covers all fields. */
 static inline bool
 holds_more(const FiberObject *self)
 {

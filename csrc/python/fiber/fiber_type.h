@@ -18,8 +18,8 @@
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
-/* Fiber(own_stack=True): no other fiber will use this fiber's stack.  Returns 0,
- * or -1 with FiberError if the fiber has been started. */
+/* Fiber(own_stack=True): no other fiber will use this fiber's stack.  Returns
+ * 0, or -1 with FiberError if the fiber has been started. */
 int pf_fiber_own_stack(FiberObject *self);
 
 extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */

@@ -140,7 +140,7 @@ const PfPart pf_root_part = {
     .free_spare = free_spare,
 };
 
-/* ------------------------------------------------------------- the root's locals */
+/* -------------------------------------------------------- the root's locals */
 
 /* Code that runs as the values die may set locals again, so this repeats, but
  * not without end. */

@@ -5,8 +5,8 @@
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
 
-/* Returns true if the fiber is running.  Its thread is stopped, or is this
- * one. */
+/* Returns true if the fiber is running.  The fiber's thread is stopped, or is
+ * this one. */
 static bool
 runs(const FiberObject *fiber)
 {

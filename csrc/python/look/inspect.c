@@ -116,8 +116,8 @@ context_slot(PfThread *t, FiberObject *self)
     return &self->context;
 }
 
-/* A fiber without a context gets an empty one, as the interpreter does at first
- * use.  The new context is created before the other threads are stopped,
+/* A fiber without a context gets an empty one, as the interpreter does at
+ * first use.  The new context is created before the other threads are stopped,
  * because creating it may run the collector. */
 static PyObject *
 get_context(PyObject *op, void *closure)
@@ -314,8 +314,8 @@ PyGetSetDef pf_look_getset[] = {
      "FiberError for a fiber of another thread, without a GIL: use stack().",
      NULL},
     {"outcome", pf_task_get_outcome, NULL,
-     "Ok(value), Failed(exception) or CancelledOutcome(reason) once the fiber\n"
-     "is done; None before.",
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) when the\n"
+     "fiber is done; None before.",
      NULL},
     {"daemon", get_daemon, set_daemon,
      "True: run() cancels the fiber instead of waiting for it.", NULL},

@@ -20,15 +20,14 @@
 #include "python/switch/tracing.h"
 
 /* As many stacks as fit into a second-level cache, if only what a switch
- * touches counts.  A program with at most four times as many fibers never packs
- * one. */
+ * touches counts.  A program with at most four times as many fibers never
+ * packs one. */
 #define DEFAULT_SLOTS 256
 
 PF_ATOMIC(size_t) pf_pack_default_slots; /* constant after import */
 
-/* The fiber of a thread that packs a fiber in its place: see
- * pf_pack_bring_home.  Only the packer uses it; no Python object refers to
- * it. */
+/* A thread's fiber that only the packer uses, to pack the fiber that runs: see
+ * pf_pack_bring_home.  No Python object refers to it. */
 typedef struct Mover {
     FiberObject fiber; /* first */
     PyState state;

@@ -1,6 +1,6 @@
-/* pack/: many fibers share few stacks, as the engine packs the stacks of parked
- * fibers (engine/core/pack.h).  This room is the engine's host: it adjusts
- * Python's pointers into a stack that moves. */
+/* pack/: many fibers share few stacks, as the engine packs the stacks of
+ * parked fibers (engine/core/pack.h).  This room is the engine's host: it
+ * adjusts Python's pointers into a stack that moves. */
 #ifndef PF_PYTHON_PACK_H
 #define PF_PYTHON_PACK_H
 
@@ -19,9 +19,9 @@ int pf_pack_slots(PyObject *wanted, size_t *slots);
 /* Returns why stacks cannot be packed here; NULL if they can. */
 const char *pf_pack_refused_here(void);
 
-/* Makes the fibers of this thread share `slots` stacks from now on; 0: each has
- * a separate stack.  Without memory for what packing needs, each has a separate
- * stack as well. */
+/* Makes the fibers of this thread share `slots` stacks from now on; 0: each
+ * has a separate stack.  Without memory for what packing needs, each has a
+ * separate stack as well. */
 void pf_pack_use(PfThread *t, size_t slots);
 /* As pf_pack_use with the default number. */
 void pf_pack_reset(PfThread *t);
@@ -40,8 +40,8 @@ pf_pack_show_fiber(FiberObject *fiber)
 }
 
 /* Returns the saved state of a suspended fiber, to read its frames.  Unlike
- * pf_pack_show_fiber this does not change the fiber and cannot fail.  The result
- * is valid until the next call. */
+ * pf_pack_show_fiber this does not change the fiber and cannot fail.  The
+ * result is valid until the next call. */
 PyState *pf_pack_state_packed(const FiberObject *fiber);
 static inline PyState *
 pf_pack_state_of(const FiberObject *fiber)

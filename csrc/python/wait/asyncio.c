@@ -11,11 +11,11 @@ struct PfAsyncio {
     size_t users; /* references: the call that began the inner loop, and each
                      wait that has set it aside */
     bool over; /* the call has ended: the loop does not become active again */
-    /* asyncio's functions: get(), set(loop), take(loop, None) which returns the
-     * task, give(loop, task) */
+    /* asyncio's functions: get(), set(loop), take(loop, None) which returns
+     * the task, give(loop, task) */
     PyObject *get_loop, *set_loop, *take_task, *give_task;
     PyObject *outer;    /* the running loop outside of it, or None */
-    PyObject *hooks[2]; /* those outside; while set aside, those inside */
+    PyObject *hooks[2]; /* outside of it; while it is set aside, its own */
 };
 
 /* Clears the current task of `loop`.  Returns the task, or None. */
@@ -219,8 +219,8 @@ static PyMethodDef functions[] = {
      METH_FASTCALL,
      "_keep_asyncio_state($module, functions, fn, /, *args)\n--\n\n"
      "Call fn(*args), which may set asyncio's running loop and current task.\n"
-     "While fn waits for fibers, both are set aside. `functions` is a tuple of\n"
-     "get(), set(loop), take(loop, None), which returns the current task, and\n"
+     "While fn waits for fibers, both are set aside. `functions`: get(),\n"
+     "set(loop), take(loop, None), which returns the task, and\n"
      "give(loop, task)."},
     {NULL, NULL, 0, NULL},
 };

@@ -3,8 +3,8 @@
  * An inner loop is an event loop of asyncio, or a step of one of its tasks,
  * that runs in a fiber.  asyncio's running loop and current task, and the
  * interpreter's hooks for asynchronous generators, belong to the thread.  So
- * while the inner loop's fiber waits, they are set aside: the other fibers must
- * not see them.
+ * while the inner loop's fiber waits, they are set aside: the other fibers
+ * must not see them.
  *
  * Only one inner loop of a thread is active at a time.  The others wait; the
  * state of each has been set aside by its waiting fiber.  pyfiber.aio passes
@@ -33,8 +33,8 @@ typedef struct PfAway {
     PyObject *loop, *task; /* None: there is none */
 } PfAway;
 
-/* Sets the active inner loop's state aside in `away`.  Returns 0, or -1 with an
- * exception and nothing changed. */
+/* Sets the active inner loop's state aside in `away`.  Returns 0, or -1 with
+ * an exception and nothing changed. */
 int pf_asyncio_leave(PfThread *t, PfAway *away);
 /* Makes the inner loop active again.  An exception that is set stays set. */
 void pf_asyncio_return(PfThread *t, PfAway *away);

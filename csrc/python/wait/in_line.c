@@ -98,8 +98,8 @@ block(PfWaiter *waiter, int64_t deadline)
     return rc;
 }
 
-/* Outside of a run only the thread's own stack may block.  A raw fiber may not:
- * nothing else could run on its thread to wake it. */
+/* Outside of a run only the thread's own stack may block.  A raw fiber may
+ * not: nothing else could run on its thread to wake it. */
 static int
 refuse_plain(PfThread *t)
 {
@@ -161,8 +161,8 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* Does nothing with a GIL: no other thread looks at the waiter before it waits,
- * and pf_wait_in_line sets both fields. */
+/* Does nothing with a GIL: no other thread looks at the waiter before it
+ * waits, and pf_wait_in_line sets both fields. */
 void
 pf_wait_begin(PfWaiter *waiter, PfThread *t)
 {

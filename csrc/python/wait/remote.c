@@ -41,8 +41,8 @@ end_came(PyObject *op, PyObject *fiber)
 
 static PyMethodDef came_method = {"end_came", end_came, METH_O, NULL};
 
-/* Adds the callback, on the fiber's thread.  If there is no memory, the waiting
- * fiber is woken all the same, and was_the_end() reports that. */
+/* Adds the callback, on the fiber's thread.  If there is no memory, the
+ * waiting fiber is woken all the same, and was_the_end() reports that. */
 static void
 watch_arrived(SchedulerObject *s, PyObject *fiber, PyObject *callback)
 {

@@ -1,4 +1,4 @@
-/* Waiting: park(), the one function that parks, and the functions that use it.
+/* Waiting: the one function that parks a fiber, and the functions that use it.
  *
  * A wait checks for a cancellation (task/cancelling.h) before the fiber parks,
  * and when the fiber was woken because of one.  A wake-up that came before the
@@ -185,8 +185,8 @@ is_granted(PfWaiter *waiter)
     return PF_SHARED_GET(&waiter->taken) != NULL;
 }
 
-/* As is_granted, after a wait that ended because of `why`.  Without a GIL other
- * threads may grant the waiter until its nodes are unlinked. */
+/* As is_granted, after a wait that ended because of `why`.  Without a GIL
+ * other threads may grant the waiter until its nodes are unlinked. */
 static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
@@ -333,10 +333,10 @@ pf_wait_unpark(PfTaskObject *task, PyObject *value)
 
 /* -------------------------------------------------------------- yield, sleep */
 
-/* Returns true if an inner loop of asyncio, which yields often, need not yield:
- * no other task is ready, no message has come, the fiber is not cancelled, and
- * the timers need no check yet.  The call then counts as a switch towards that
- * check. */
+/* Returns true if an inner loop of asyncio, which yields often, need not
+ * yield: no other task is ready, no message has come, the fiber is not
+ * cancelled, and the timers need no check yet.  The call then counts as a
+ * switch towards that check. */
 static bool
 is_alone(SchedulerObject *s, FiberObject *self)
 {

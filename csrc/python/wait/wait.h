@@ -18,8 +18,8 @@
  * must not wait.  `what` is for reports. */
 int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
 /* As pf_wait, for waits that a cancellation must not end: raises no Cancelled.
- * Returns a pf_wake, or -1 with an exception.  The caller checks whether what it
- * waits for has happened, and waits again if not. */
+ * Returns a pf_wake, or -1 with an exception.  The caller checks whether what
+ * it waits for has happened, and waits again if not. */
 int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 /* Waits until `waiter` is granted.  A grant has precedence over a cancellation
  * and the deadline.  Returns what pf_wait returns; -1 for a waiter that has
@@ -32,14 +32,14 @@ int pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what);
 /* Waits until `target` has ended.  Returns 0 if it has, 1 if the deadline
  * passed, and -1 with an exception. */
 int pf_wait_join(PfThread *t, FiberObject *target, int64_t deadline);
-/* Returns 0 if the running fiber may wait for the end of `target`, else -1 with
- * FiberError. */
+/* Returns 0 if the running fiber may wait for the end of `target`, else -1
+ * with FiberError. */
 int pf_wait_refuse_join(PfThread *t, FiberObject *target);
 int pf_wait_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */
-/* For unpark() on a task that has a permit already.  If `value` is not None, it
- * is lost, and a RuntimeWarning says so.  Returns 0, or -1 if the warning is
- * raised as an exception; the second function writes that exception out, for
- * callers that cannot raise it. */
+/* For unpark() on a task that has a permit already.  If `value` is not None,
+ * it is lost, and a RuntimeWarning says so.  Returns 0, or -1 if the warning
+ * is raised as an exception; the second function writes that exception out,
+ * for callers that cannot raise it. */
 int pf_wait_second_permit(PyObject *op, PyObject *value);
 void pf_wait_tell_second_permit(PyObject *op, PyObject *value);
 /* park(): returns the value of unpark(), or NULL with TimeoutError or another

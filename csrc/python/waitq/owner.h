@@ -13,7 +13,7 @@
  * with the same number are 2^32 such fibers apart. */
 typedef struct PfOwner {
     FiberObject *fiber; /* NULL: nobody holds the lock */
-    uint32_t number;    /* FiberObject.number, which is 0 before its first lock */
+    uint32_t number; /* FiberObject.number, which is 0 before its first lock */
 } PfOwner;
 
 /* Gives the fiber its number and returns it. */

@@ -48,8 +48,8 @@ pf_wait_memory_keep(PfThread *t, PfSpareKind kind, void *memory)
     spare->count++;
 }
 
-/* Returns PF_WAIT_BYTES bytes, to be freed by pf_wait_memory_free; or NULL with
- * MemoryError. */
+/* Returns PF_WAIT_BYTES bytes, to be freed by pf_wait_memory_free; or NULL
+ * with MemoryError. */
 void *pf_wait_memory_slow(void);
 static inline void *
 pf_wait_memory(PfThread *t)

@@ -110,10 +110,10 @@ wake(PfWaiter *waiter, bool passes)
     }
 }
 
-/* The message may come late, when the fiber has noticed the grant by itself and
- * waits for something else: then it is ignored.  (A waiter has a lock while a
- * condition releases a foreign lock.  The code of that lock may wait for
- * something else, from which the notification must not wake the fiber.) */
+/* The message may come late, when the fiber has noticed the grant by itself
+ * and waits for something else: then it is ignored.  (A waiter has a lock
+ * while a condition releases a foreign lock.  The code of that lock may wait
+ * for something else, from which the notification must not wake the fiber.) */
 void
 pf_waitq_posted(FiberObject *fiber)
 {

@@ -10,8 +10,9 @@
  * calls pf_waitq_grant.  From that moment the waiter owns it, whatever happens
  * before the waiter runs again:
  *
- * - If its timer fires or it is cancelled, the waiter owns it all the same.
- *   The timeout is ignored; the cancellation is raised at the next park point.
+ * - If its timer fires or it is cancelled, the waiter owns what it was given
+ *   all the same.  The timeout is ignored; the cancellation is raised at the
+ *   next park point.
  * - If it is unwound (FiberExit), or a signal handler raises in a plain thread,
  *   pf_wait_in_line returns -1 with `taken` set, and the caller must pass on
  *   what it got.
@@ -39,8 +40,8 @@
  *   that grants under the mutex finds the waiter's memory in place, and what it
  *   writes there is complete when the waiter reads.
  * - A waiter in several queues is claimed for one of them by a compare-and-swap
- *   of `taken`.  Its other nodes then have no effect; they stay linked until
- *   the waiter unlinks them, or until pf_waitq_claim meets them.
+ *   of `taken`.  The waiter's other nodes then have no effect; they stay linked
+ *   until the waiter unlinks them, or until pf_waitq_claim meets them.
  * - A timeout or a cancellation counts only after the node is unlinked: until
  *   then the wait may be granted.
  * - The queue of a fiber's joiners (PfTaskObject.waiters) belongs to the
@@ -66,7 +67,7 @@ struct PfNode {
 
 struct PfWaiter {
     PfTaskObject *task; /* a fiber, a plain thread's root fiber, or a grain */
-    SchedulerObject *scheduler; /* that parks it; NULL: none, or not yet */
+    SchedulerObject *scheduler; /* parks the task; NULL: none, or not yet */
     PF_SHARED(PfNode *) taken;  /* the node that was granted; NULL: none */
     PfNode *nodes;              /* array of `count` */
     int count;
@@ -76,8 +77,8 @@ struct PfWaiter {
     PfWaiter *outer;         /* the wait that a signal handler interrupted */
 };
 
-/* Returns the fiber that waits.  The waiter must not be a grain: no grain waits
- * for a lock, or for another object that needs to know its owner. */
+/* Returns the fiber that waits.  The waiter must not be a grain: no grain
+ * waits for a lock, or for another object that needs to know its owner. */
 static inline FiberObject *
 pf_waitq_fiber(const PfWaiter *waiter)
 {
@@ -162,8 +163,8 @@ bool pf_waitq_has(const PfWaitq *queue, const PfWaiter *except);
 
 /* Wakes the waiter of `node`, which has been given what it waits for. */
 void pf_waitq_grant(PfNode *node);
-/* Grants the head of the queue, if there is one.  The woken fiber passes others
- * that are ready, as by pf_scheduler_wake_next. */
+/* Grants the head of the queue, if there is one.  The woken fiber passes
+ * others that are ready, as by pf_scheduler_wake_next. */
 void pf_waitq_grant_first(PfWaitq *queue);
 void pf_waitq_grant_all(PfWaitq *queue);
 /* Wakes all waiters with `refused` set, because the object was closed. */
@@ -184,7 +185,8 @@ pf_waitq_init_wait(PfWait *wait, PfThread *t)
     wait->node = (PfNode){.waiter = &wait->waiter};
 }
 
-/* Unlinks all nodes of the waiter.  From then on `taken` does not change. */
+/* Removes all nodes of the waiter from their queues.  From then on `taken`
+ * does not change. */
 static inline void
 pf_waitq_leave(PfWaiter *waiter)
 {
@@ -196,19 +198,20 @@ pf_waitq_leave(PfWaiter *waiter)
     }
 }
 
-/* Claims a waiter that stands in several queues (select()) for the waiter's own
- * fiber, which is about to serve itself.  Returns 1 if the caller now owns the
- * outcome, and nobody may grant it; 0 if another thread has already granted it.
- * A caller that cannot serve itself after all undoes the claim, and then must
- * look at its queues again, because others have passed it over meanwhile. */
+/* Claims a waiter that stands in several queues (select()) for the waiter's
+ * own fiber, which is about to serve itself.  Returns 1 if the caller now owns
+ * the outcome, and nobody may grant it; 0 if another thread has already
+ * granted it.  A caller that cannot serve itself after all undoes the claim,
+ * and then must look at its queues again, because others have passed it over
+ * meanwhile. */
 int pf_waitq_claim_self(PfWaiter *waiter);
 void pf_waitq_unclaim(PfWaiter *waiter);
 
 /* Returns a list of the tasks that wait in the queue, in their order; or NULL
  * with an exception.  `mutex` is the object's and not held. */
 PyObject *pf_waitq_list(const PfWaitq *queue, PfMutex *mutex);
-/* The method _holders() of objects that any fiber may release: returns an empty
- * list. */
+/* The method _holders() of objects that any fiber may release: returns an
+ * empty list. */
 PyObject *pf_waitq_no_holders(PyObject *op, PyObject *ignored);
 
 /* Handles PF_POST_WAKE, by which another thread wakes `fiber`.  On the fiber's
