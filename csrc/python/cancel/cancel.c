@@ -431,8 +431,8 @@ pf_scope_remove(ScopeObject *scope)
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
             set_fiber(fiber, pf_scope_source_of(fiber) != NULL, false);
             forget_deliveries(fiber);
-            /* The fiber waits for a generator's value if not the fiber itself
-             * but another fiber or thread removes the scope. */
+            /* Another fiber or thread may remove the scope while this fiber
+             * waits for a generator's value. */
             if (pf_fiber_rare(fiber)->pulled != NULL) {
                 pf_scope_refresh_fiber(fiber->rare->pulled);
             }

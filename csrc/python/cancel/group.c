@@ -263,14 +263,15 @@ done:
     return rc;
 }
 
-/* _spawn_watched(fn, callback): for functions that use a group and handle the
+/* _spawn_watched(fn, on_done): for functions that use a group and handle the
  * failures of its fibers themselves. */
 static PyObject *
 group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2) {
         PyErr_SetString(PyExc_TypeError,
-                        "_spawn_watched() takes a function and a callback");
+                        "_spawn_watched() takes a function and a "
+                        "done-callback");
         return NULL;
     }
     PyObject *child = group_spawn(op, args, 1, NULL);

@@ -16,8 +16,9 @@
  * (refresh_all in cancel.c), which is rare.  Scopes are entered and left often,
  * which sets only a few pointers.
  *
- * All functions run on the thread of the scope's run, except pf_scope_cancel,
- * which posts to that thread, and pf_scope_is_remote.
+ * The functions run on the thread of the scope's run.  Exceptions are
+ * pf_scope_cancel and pf_scope_remove_there, which post to that thread,
+ * pf_scope_is_remote, and the functions of group_remote.c.
  */
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
@@ -55,7 +56,7 @@ struct ScopeObject {
     bool times_out; /* raises TimeoutError in place of the Cancelled */
     bool shield;    /* cancellation from outside stays outside */
     bool cancelled; /* cancel() was called, or the deadline passed */
-    bool expired;   /* the deadline passed */
+    bool expired;   /* the deadline passed, before any cancel() */
     bool caught;    /* __exit__ absorbed the Cancelled */
     bool left;      /* was entered and left; cannot be entered again */
     bool refused;   /* an attempt to enter it was refused */

@@ -8,11 +8,11 @@
  *
  * Each cancel(), and each deadline that passes, gets a number, which is kept
  * in the scope or fiber that it cancels (`cancelled_at`).  When Cancelled is
- * raised, the latest number is noted (`told`): everything that reaches the
- * fiber now has been raised.  If there is a shield around the fiber's code,
- * the note is kept in the innermost one, because a cancellation from outside
- * the shield has not been raised inside of it; otherwise in the fiber.  A
- * generator's body counts as being where its puller is.
+ * raised, the latest number is noted (`told`): every cancellation that reaches
+ * the fiber now counts as raised.  If there is a shield around the fiber's
+ * code, the note is kept in the innermost one, because a cancellation from
+ * outside the shield has not been raised inside of it; otherwise in the fiber.
+ * A generator's body counts as being where its puller is.
  *
  * If there is no memory for a note, Cancelled is raised again.
  */
