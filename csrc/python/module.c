@@ -1,4 +1,6 @@
-/* pyfiber._engine: module functions and set-up. */
+/* The extension module pyfiber._engine: its initialization, which calls that
+ * of every room of csrc/python, and functions that belong to no single
+ * room. */
 #include "python/cancel/cancel.h"
 #include "python/capi/capi.h"
 #include "python/core/arguments.h"
@@ -67,7 +69,8 @@ mod_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     return pf_run(args, nargs, kwnames);
 }
 
-/* A fiber for the arguments of spawn() or spawn_now(). */
+/* Returns a new fiber for the arguments of spawn() or spawn_now(), as `name`
+ * says; NULL with an exception. */
 static FiberObject *
 fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames)
@@ -77,7 +80,8 @@ fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                : pf_call_fiber(name, args, nargs, kwnames);
 }
 
-/* _check_function(who, fn): the same for functions in Python code. */
+/* _check_function(who, fn): the check that spawn() makes of its function, for
+ * Python code that takes functions to call in fibers. */
 static PyObject *
 mod_check_function(PyObject *module, PyObject *args)
 {
@@ -251,7 +255,9 @@ mod_stack_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     (void)module;
     size_t before = pf_load_relaxed(&pf_fiber_default_stack_size);
     if (nargs > 1) {
-        PyErr_SetString(PyExc_TypeError, "stack_size() takes a size at most");
+        PyErr_Format(PyExc_TypeError,
+                     "stack_size() takes at most 1 argument (%zd given)",
+                     nargs);
         return NULL;
     }
     if (nargs == 1 && args[0] != Py_None) {
@@ -264,7 +270,8 @@ mod_stack_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSize_t(before);
 }
 
-/* PYFIBER_STACK_SIZE: bytes, or with a suffix K or M. */
+/* Reads PYFIBER_STACK_SIZE: a number of bytes, or with the suffix K or M of
+ * KiB or MiB.  Returns 0, or -1 with ValueError. */
 static int
 stack_size_from_environment(void)
 {
@@ -372,8 +379,8 @@ mod_facts(PyObject *module, PyObject *ignored)
         PF_TRAVERSES_FRAMES ? Py_True : Py_False, "built_for", PY_VERSION);
 }
 
-/* Warn after this many seconds in which nothing has happened and only another
- * thread could change that; 0: never. */
+/* _set_stall_limit(seconds): a run warns after this time in which nothing has
+ * happened and only another thread could wake a fiber; 0: never. */
 static PyObject *
 mod_set_stall_limit(PyObject *module, PyObject *seconds)
 {
@@ -390,7 +397,7 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
+PyDoc_STRVAR(current_doc, "current()\n--\n\nReturn the running fiber.");
 PyDoc_STRVAR(mod_run_doc,
              "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
              "debug=False, **kwargs)\n\
@@ -403,75 +410,78 @@ cancels everything, waits for it and raises KeyboardInterrupt; a second one\n\
 does not wait. DeadlockError when every fiber waits and nothing can wake one.\n\
 FiberError inside of a run.\n\
 \n\
-`on_unhandled` says what happens to the failure of a fiber if nobody looks at it\n\
-before its last reference is dropped or the run ends. \"log\": it is\n\
-logged with its traceback under the logger \"pyfiber\". \"raise\": it ends the\n\
-run, which raises an ExceptionGroup of all such failures, main's own first.\n\
-A function: it is called as function(fiber, exception), and must not switch or\n\
-wait; if it raises, its exception and the failure are logged. TypeError or\n\
-ValueError for anything else.\n\
+`on_unhandled` says what happens to the failure of a fiber if no code looks at\n\
+it (by result() or outcome, say) before the fiber's last reference is dropped or\n\
+the run ends. \"log\": the failure is logged with its traceback under the logger\n\
+\"pyfiber\". \"raise\": it ends the run, which raises an ExceptionGroup of all\n\
+such failures, main's own first. A function is called as\n\
+function(fiber, exception) and must not switch or wait; if it raises, its\n\
+exception and the failure are logged. TypeError or ValueError for anything else.\n\
 \n\
-`watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
-see pyfiber.debug.watchdog(). ValueError unless it is positive and finite.\n\
+`watchdog`: a number of seconds; a fiber that keeps the loop from running for\n\
+longer is reported, see pyfiber.debug.watchdog(). ValueError unless it is\n\
+positive and finite.\n\
 \n\
-`threads`: so many schedulers, on this thread and on others, share the fibers\n\
-that have not begun. None: as many as this process may use processors.\n\
-TypeError unless it is an int or None, ValueError unless it is from 1 to 256.\n\
-The failure of a thread to start ends the run.\n\
+`threads`: the number of schedulers, on this thread and on others, that share\n\
+the fibers that have not begun. None: as many as this process may use\n\
+processors. TypeError unless it is an int or None, ValueError unless it is from\n\
+1 to 256. If a thread cannot be started, the run ends with that error.\n\
 \n\
 `debug`: each place where a fiber blocks its thread for longer than a tenth of a\n\
 second is logged once, as a warning with the stack. True by default in Python's\n\
-development mode (python -X dev), unless PYFIBER_WATCHDOG says 0. A limit for\n\
-the watchdog comes before it.");
+development mode (python -X dev), unless PYFIBER_WATCHDOG is 0. A limit for the\n\
+watchdog has precedence.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
-It runs when its turn comes, or when another fiber waits for it. FiberError\n\
-outside of a run.");
+The fiber runs when its turn comes, or when another fiber waits for it.\n\
+FiberError outside of a run.");
 PyDoc_STRVAR(spawn_now_doc, "spawn_now(fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first; returns when it waits or ends.\n\
 \n\
 The caller then continues before all others. A tree of calls that is spawned in\n\
 this way needs only a few warm stacks, while spawn() has as many fibers in\n\
 progress as there are calls; but if a fiber does nothing else, the others never\n\
-run. The new fiber keeps what fn raises. Not a cancellation point.\n\
+run. What fn raises is the new fiber's failure. Not a cancellation point.\n\
 FiberError outside of a run, and where no switch is allowed (in a\n\
 done-callback, say).");
 PyDoc_STRVAR(yield_doc, "yield_now()\n--\n\n\
-Go to the back of the queue; a cancellation point.");
+Go to the back of the queue of ready fibers; a cancellation point.");
 PyDoc_STRVAR(sleep_doc, "sleep(seconds, /)\n--\n\n\
-Wait at least `seconds`; 0 is yield_now(). A cancellation point.\n\
+Wait at least `seconds`; sleep(0) is yield_now(). A cancellation point.\n\
 \n\
 ValueError for a negative number or NaN.");
 PyDoc_STRVAR(sleep_until_doc, "sleep_until(when, /)\n--\n\n\
-Wait until now() is at least `when`; the past is yield_now().");
+Wait until now() is at least `when`; yield_now() if it is already.");
 PyDoc_STRVAR(now_doc, "now()\n--\n\n\
-The scheduler's clock in seconds; monotonic, with an arbitrary beginning.");
+Return the scheduler's clock in seconds; monotonic, with an arbitrary beginning.");
 PyDoc_STRVAR(current_scheduler_doc, "current_scheduler()\n--\n\n\
-The Scheduler whose run the caller is in, in a fiber or a callback.\n\
+Return the Scheduler whose run the caller is in, in a fiber or a callback.\n\
 \n\
-FiberError outside of a run; other threads call into a run by a Portal.");
+FiberError outside of a run; other threads use a Portal to call into a run.");
 PyDoc_STRVAR(check_doc, "check_cancelled()\n--\n\n\
 Raise Cancelled if the running fiber is cancelled; otherwise do nothing.");
 PyDoc_STRVAR(park_doc, "park(timeout=None)\n--\n\n\
 Wait for unpark(); return its value.\n\
 \n\
-Returns at once if unpark() came before. TimeoutError after `timeout` seconds.\n\
-A cancellation point.");
+Returns at once if unpark() was called before. TimeoutError after `timeout`\n\
+seconds. A cancellation point.");
 PyDoc_STRVAR(stack_size_doc, "stack_size(size=None, /)\n--\n\n\
-The stack size, in bytes, of fibers that do not ask for another one.\n\
+Return, or set, the stack size in bytes of fibers that ask for no other size.\n\
 \n\
-With an argument that is the size of those that start from now on; returned\n\
-is the one before, as by threading.stack_size(). ValueError if it is too\n\
-small to run Python.");
+With an argument, sets the size for fibers that start from now on, and returns\n\
+the previous size, as threading.stack_size() does. ValueError if it is too small\n\
+to run Python.");
 PyDoc_STRVAR(stats_doc, "stack_stats()\n--\n\n\
-One dict for each stack size in use on this thread: stack_size and mapped in\n\
-bytes; slots, live and peak counts; acquired and trims so far. Of fibers that\n\
-wait without a stack of their own: wanted is how many stacks the others share\n\
-at present (0: nobody shares), packed and packed_bytes count those fibers and\n\
-what is kept of their stacks; packings and unpackings so far on this thread.");
+Return a list with a dict for each stack size in use on this thread.\n\
+\n\
+stack_size and mapped are in bytes; slots, live and peak are numbers of stacks;\n\
+acquired and trims are counts so far. If fibers share stacks, wanted is the\n\
+number of stacks that they share at present (0: none), packed the number of\n\
+fibers whose stacks are packed, packed_bytes the size of these; packings and\n\
+unpackings are counts so far on this thread.");
 PyDoc_STRVAR(trim_doc, "trim_stacks()\n--\n\n\
-Return the memory of this thread's unused stacks; how many bytes it was.");
+Give the memory of this thread's unused stacks back; return its size in bytes.");
 
 static PyMethodDef functions[] = {
     {"current", mod_current, METH_NOARGS, current_doc},
@@ -480,7 +490,7 @@ static PyMethodDef functions[] = {
     PF_METHOD("spawn_now", mod_spawn_now, spawn_now_doc),
     {"_check_function", mod_check_function, METH_VARARGS,
      "_check_function(who, fn, /)\n--\n\n"
-     "fn, unless `who` cannot call it in a fiber: TypeError."},
+     "Return fn; TypeError, which names `who`, if a fiber cannot run it."},
     {"yield_now", mod_yield_now, METH_NOARGS, yield_doc},
     {"sleep", mod_sleep, METH_O, sleep_doc},
     {"sleep_until", mod_sleep_until, METH_O, sleep_until_doc},
@@ -492,15 +502,17 @@ static PyMethodDef functions[] = {
     {"stack_size", PF_FAST(mod_stack_size), METH_FASTCALL, stack_size_doc},
     {"stack_stats", mod_stack_stats, METH_NOARGS, stats_doc},
     {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
-    {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},
+    {"_facts", mod_facts, METH_NOARGS,
+     "_facts()\n--\n\nWhat info() reports of the engine, as a dict."},
     {"_set_stall_limit", mod_set_stall_limit, METH_O,
      "_set_stall_limit(seconds, /)\n--\n\n"
-     "When to warn that only another thread could help; 0: never."},
+     "Set the time without events after which a run warns that only another\n"
+     "thread could wake a fiber; 0: never."},
     {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
      "The names of pyfiber.greenlet, as a dict."},
     {"_has_unknown_threads", pf_help_unknown_threads, METH_NOARGS,
      "_has_unknown_threads()\n--\n\n"
-     "May there be a thread that is none of Python's?"},
+     "True if there may be a thread that Python does not know."},
     {"_on_sigint", pf_signals_on_sigint, METH_VARARGS,
      "The SIGINT handler while run() runs."},
     {NULL, NULL, 0, NULL},
@@ -508,8 +520,8 @@ static PyMethodDef functions[] = {
 
 /* --------------------------------------------------------------------- set-up */
 
-/* Globals serve only one interpreter.  (CPython checks this itself from 3.12
- * on, by the slot below.) */
+/* The module's state is in global variables, so only one interpreter can use
+ * it.  (From 3.12 on CPython checks this itself, by the slot below.) */
 static int
 refuse_subinterpreters(void)
 {
@@ -527,7 +539,7 @@ make_types(PyObject *module)
     pf_task_fiber_type = pf_arguments_add_type(module, &pf_fiber_spec, NULL);
     pf_scheduler_type = pf_run_add_scheduler_type(module);
     PyTypeObject *latch = pf_arguments_add_type(module, &pf_latch_spec, NULL);
-    Py_XDECREF(latch); /* the module has it */
+    Py_XDECREF(latch); /* the module holds it */
     if (pf_task_fiber_type == NULL || pf_scheduler_type == NULL ||
         latch == NULL) {
         return -1;
@@ -536,15 +548,16 @@ make_types(PyObject *module)
     return 0;
 }
 
-/* The default stack. 1 MiB of address space: every recursion that ends in
- * RecursionError on the main thread at the default limit does so on a fiber,
- * only sorted(key=) earlier (see docs/stacks.md for the measurements); a
- * parked fiber costs its one touched page and 2 KiB of page tables. 256 KiB
- * would save 1.5 KiB of tables and end map() recursions at a third of the
- * depth; 2 MiB and more cost a page of tables each.
- * On Windows there is no reserve to open when the stack runs out, so 3.12 and
- * 3.13 may count no more C recursion than the stack can certainly hold: 8 MiB
- * for the 3,000 levels of the main thread. */
+/* The default stack size in bytes of address space.  With 1 MiB every
+ * recursion that ends in RecursionError on the main thread, at the default
+ * limit, does so on a fiber; only sorted(key=) ends earlier (see
+ * docs/stacks.md for the measurements).  A parked fiber costs its one touched
+ * page and 2 KiB of page tables.  256 KiB would save 1.5 KiB of page tables
+ * and end map() recursions at a third of the depth; 2 MiB and more would cost
+ * a page of page tables each. On Windows there is no reserve to open when the
+ * stack runs out.  So 3.12 and 3.13 may count no more C recursion than the
+ * stack can certainly hold, and the 3,000 levels of the main thread need 8
+ * MiB. */
 #ifdef _WIN32
 #define DEFAULT_STACK_SIZE (8 * 1024 * 1024)
 #else
@@ -564,16 +577,17 @@ add_primitives(PyObject *module)
                : 0;
 }
 
-/* In the order in which they are called:
+/* The parts of all rooms, in the order in which they are called:
  *
- * - A thread ends: its schedulers are closed and with them the fibers of their
- *   runs, raw fibers are unwound, greenlets dropped; the thread's locals go
- *   last, because all of those may use them.
- * - The interpreter exits: first raw fibers, then grains are ended; after that
- *   it is certain which failures nobody has looked at.
- * - The process was forked: the child gets its own pipe for signals, its
- *   schedulers their own descriptors; only then the workers' jobs fail, which
- *   wakes fibers, and would wake the parent's loop by the inherited ones.
+ * - When a thread ends, its schedulers are closed and with them the fibers of
+ *   their runs, then raw fibers are unwound and greenlets dropped.  The thread's
+ *   locals go last, because all of these may use them.
+ * - When the interpreter exits, raw fibers are ended first, then grains.  After
+ *   that it is certain which failures nobody has looked at.
+ * - When the process was forked, the child gets its own pipe for signals, and
+ *   its schedulers their own descriptors.  Only then the workers' jobs fail,
+ *   because that wakes fibers, and by the inherited descriptors it would wake
+ *   the parent's loop.
  */
 static const PfPart *const parts[] = {
     &pf_wakeup_part,
@@ -628,7 +642,7 @@ static PyModuleDef_Slot slots[] = {
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-#ifdef Py_mod_gil /* without a GIL, where there is a choice */
+#ifdef Py_mod_gil /* 3.13 and later: the module does not need the GIL */
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},

@@ -1,5 +1,7 @@
-/* Cancellation: what cancels which fiber.  See scope.h for the tree, cancelled.c
- * for the exception that says so.
+/* Cancellation: finds which fibers a cancellation reaches, and wakes those
+ * that are parked.  scope.h describes the tree of scopes and fibers;
+ * cancelled.c raises the exception; pf_told_note notes in which fibers it has
+ * been raised.
  */
 #include "python/cancel/cancel.h"
 
@@ -17,8 +19,9 @@
 
 /* -------------------------------------------------------- looking outward */
 
-/* What cancels a fiber outside of any scope of its own.  A generator's body
- * counts as being where its puller is. */
+/* Returns the source outside of all scopes that the fiber has entered, or
+ * NULL. A generator's body counts as being where its puller is, the fiber that
+ * waits for its next value. */
 static PyObject *
 base_source(const FiberObject *fiber)
 {
@@ -37,8 +40,9 @@ base_source(const FiberObject *fiber)
     return NULL;
 }
 
-/* A fiber in a group gets the run's cancellation through the fiber that
- * entered the group, unless that one is raw: raw fibers are not cancelled. */
+/* Returns true if the run cancels the fiber directly.  A fiber in a group gets
+ * the run's cancellation through the fiber that entered the group, unless that
+ * one is raw, because raw fibers are not cancelled. */
 static bool
 is_top(const FiberObject *fiber)
 {
@@ -75,7 +79,8 @@ outermost(const FiberObject *fiber)
     return scope;
 }
 
-/* The scope around all those that the fiber has entered; NULL: the run. */
+/* Returns the scope around all those that the fiber has entered; NULL: the
+ * run. */
 static ScopeObject *
 base_of(const FiberObject *fiber)
 {
@@ -110,9 +115,11 @@ pf_scope_effective_deadline(const FiberObject *fiber)
 
 /* ------------------------------------------------------- passing it inward */
 
-/* `anew`: something that reaches the fiber has just been cancelled. Whoever waits
- * in a call that patch() has changed, because it was told of an earlier
- * cancellation, is told of this one. */
+/* Updates under_cancel.  Wakes a parked fiber if a cancellation reaches it for
+ * the first time.  A call that patch() has changed may wait in a fiber that is
+ * cancelled, because it raises each cancellation only once.  Such a fiber is
+ * woken again if `anew` is true, which means that something that reaches it
+ * has just been cancelled. */
 static void
 set_fiber(FiberObject *fiber, bool cancelled, bool anew)
 {
@@ -133,14 +140,16 @@ set_fiber(FiberObject *fiber, bool cancelled, bool anew)
 
 typedef struct Work {
     ScopeObject *head, *tail; /* linked by `work` */
-    /* What has just been cancelled: a scope, or all that is below a fiber. */
+    /* With `anew`: the scope that has just been cancelled; NULL: everything
+     * below a fiber. */
     ScopeObject *target;
     bool anew;
 } Work;
 
-/* The scopes around this fiber have changed.  Put its outermost scope on the
- * list of work; if it has none, update the fiber itself and go on with the
- * body that it pulls from.  `fiber` may be NULL. */
+/* Puts the outermost scope of a fiber on the list, because the scopes around
+ * the fiber have changed.  If the fiber has no scope, updates the fiber itself
+ * and goes on with the generator's body that it pulls from.  `fiber` may be
+ * NULL. */
 static void
 queue_fiber(FiberObject *fiber, Work *work)
 {
@@ -171,7 +180,7 @@ queue_child(PfTaskObject *child, Work *work)
     }
 }
 
-/* Has nothing changed in the scope for what is inside? */
+/* Returns true if nothing has changed for what is inside the scope. */
 static bool
 is_settled(const ScopeObject *scope, PyObject *source, const Work *work)
 {
@@ -179,8 +188,8 @@ is_settled(const ScopeObject *scope, PyObject *source, const Work *work)
     return source == scope->source && !reached;
 }
 
-/* Update one scope and those inside it on the same fiber, as far as needed.
- */
+/* Updates one scope and those inside it on the same fiber, as far as
+ * needed. */
 static void
 refresh_stack(ScopeObject *scope, Work *work)
 {
@@ -200,9 +209,9 @@ refresh_stack(ScopeObject *scope, Work *work)
     }
 }
 
-/* A list of work instead of recursion: groups may be nested as deeply as
- * fibers can spawn each other.  A scope is in the list at most once, because
- * its base changes at most once.  No Python code runs in here. */
+/* Works through a list and does not recurse, because groups may be nested as
+ * deeply as fibers can spawn each other.  A scope is in the list at most once,
+ * because its base changes at most once.  Runs no Python code. */
 static void
 refresh_all(Work work)
 {
@@ -226,7 +235,7 @@ void
 pf_scope_entered(ScopeObject *scope)
 {
     scope->source = scope_source(scope);
-    if (scope->cancelled) { /* before, but its fiber learns of it now */
+    if (scope->cancelled) { /* earlier, but it reaches the fiber only now */
         scope->cancelled_at = pf_told_next_number();
     }
     set_fiber(scope->fiber, scope->source != NULL, false);
@@ -270,7 +279,7 @@ pf_scope_disown(PfTaskObject *child)
     if (next != NULL) {
         next->base_prev = prev;
     } else if (base->children != NULL) {
-        base->children->base_prev = prev; /* it was the tail */
+        base->children->base_prev = prev; /* the child was the tail */
     }
     child->base = NULL;
     child->base_prev = child->base_next = NULL;
@@ -283,7 +292,7 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
     if (base != NULL && fiber->base == NULL) {
         pf_scope_adopt(base, PF_TASK(fiber));
     } else {
-        base = NULL; /* started before: this will be refused */
+        base = NULL; /* started before: pf_fiber_enlist will refuse */
     }
     if (pf_fiber_enlist(s, fiber) < 0) {
         if (base != NULL) {
@@ -297,9 +306,9 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
     return 0;
 }
 
-/* The fiber, and all that is below it, learn of its cancellation. */
+/* Passes a new cancellation of the fiber on to everything below it. */
 static void
-tell_fiber(FiberObject *fiber, size_t number)
+pass_on_from_fiber(FiberObject *fiber, size_t number)
 {
     PfRare *rare = pf_fiber_rare_of(fiber);
     if (rare != NULL) {
@@ -320,10 +329,11 @@ cancel_as(FiberObject *fiber, PyObject *why, size_t number)
     }
     pf_cancel_note(PF_TASK(fiber), why);
     fiber->cancel_called = true;
-    tell_fiber(fiber, number);
+    pass_on_from_fiber(fiber, number);
 }
 
-/* Of a cancelled scope or fiber, or a new one. */
+/* Returns the number of the cancellation of `source`, which is a cancelled
+ * scope or fiber; a new number if `source` is NULL. */
 static size_t
 number_of(PyObject *source)
 {
@@ -335,8 +345,9 @@ number_of(PyObject *source)
                : pf_fiber_rare((FiberObject *)source)->cancelled_at;
 }
 
-/* A child that was cancelled through the scope keeps the number of that
- * cancellation, so that the child is not told of it twice. */
+/* Cancels a child of the scope `from`, which is left.  A child that was
+ * cancelled through the scope keeps the number of that cancellation, so that
+ * it does not count as a new one (see pf_told_note). */
 static void
 cancel_child(PfTaskObject *child, const ScopeObject *from, PyObject *why)
 {
@@ -356,9 +367,10 @@ refresh_child(PfTaskObject *child)
     refresh_all(work);
 }
 
-/* The scope is left and tasks born in it live on: they belong to what is
- * around it now.  What they were cancelled by they stay cancelled by; those
- * of a group, which should have been waited for, are cancelled. */
+/* Moves the tasks that were born in a scope, and outlive it, to the scope
+ * around it; NULL: to the run.  A task that was cancelled through the scope
+ * stays cancelled.  The tasks of a group, which should have waited for them,
+ * are cancelled. */
 static void
 move_children(ScopeObject *from, ScopeObject *to)
 {
@@ -377,7 +389,8 @@ move_children(ScopeObject *from, ScopeObject *to)
     }
 }
 
-/* A cancellation has taken effect once the fiber continues without it. */
+/* A cancellation has taken effect once the fiber continues outside of what was
+ * cancelled: then the count of vain deliveries begins anew. */
 static void
 forget_deliveries(FiberObject *fiber)
 {
@@ -386,8 +399,8 @@ forget_deliveries(FiberObject *fiber)
     }
 }
 
-/* Remove it from its fiber's stack of scopes, wherever it is in there.  No
- * Python code runs before that is done. */
+/* The scope may be anywhere in its fiber's stack of scopes.  No Python code
+ * runs before the scope has been removed. */
 void
 pf_scope_remove(ScopeObject *scope)
 {
@@ -418,7 +431,9 @@ pf_scope_remove(ScopeObject *scope)
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
             set_fiber(fiber, pf_scope_source_of(fiber) != NULL, false);
             forget_deliveries(fiber);
-            if (pf_fiber_rare(fiber)->pulled != NULL) { /* by another thread */
+            /* Another fiber or thread may remove the scope while this fiber
+             * waits for a generator's value. */
+            if (pf_fiber_rare(fiber)->pulled != NULL) {
                 pf_scope_refresh_fiber(fiber->rare->pulled);
             }
         }
@@ -429,9 +444,11 @@ pf_scope_remove(ScopeObject *scope)
     Py_DECREF(scope);
 }
 
-/* Its code entered scopes by hand, or in a generator that is still suspended
- * in them.  If one of these should have absorbed the cancellation, nothing
- * does: the fiber has failed. */
+/* Removes the scopes that a fiber is still in when its code has ended, because
+ * the code called __enter__() itself, or in a generator that is still
+ * suspended in them.  If one of these scopes should have absorbed the fiber's
+ * Cancelled, nothing absorbs it, and the fiber has failed.  Returns the
+ * fiber's result, or NULL with an exception. */
 static PyObject *
 ends_inside(FiberObject *fiber, PyObject *result)
 {
@@ -448,7 +465,7 @@ ends_inside(FiberObject *fiber, PyObject *result)
                          fiber, scope);
             Py_XSETREF(error, pystate_take_exception());
         }
-        if (scope->fiber == fiber) { /* a repr() has not left it */
+        if (scope->fiber == fiber) { /* a repr() may have left the scope */
             pf_scope_remove(scope);
         }
         Py_DECREF(scope);
@@ -510,7 +527,7 @@ pf_cancel_again(FiberObject *fiber, PyObject *why)
     if (!fiber->cancel_called) {
         pf_cancel_now(fiber, why);
     } else if (fiber->core.state != PF_DONE) {
-        tell_fiber(fiber, pf_told_next_number());
+        pass_on_from_fiber(fiber, pf_told_next_number());
     }
 }
 
@@ -526,7 +543,9 @@ pf_scope_is_remote(ScopeObject *scope)
     return s;
 }
 
-/* One that has not been entered, any thread may cancel.  Is it the first time? */
+/* Marks the scope as cancelled, unless it is already, or has been left.
+ * Returns true if it has done so.  Locks, because any thread may cancel a
+ * scope that has not been entered. */
 static bool
 mark_cancelled(ScopeObject *scope, PyObject *why)
 {
@@ -543,8 +562,9 @@ mark_cancelled(ScopeObject *scope, PyObject *why)
     return first;
 }
 
+/* Passes a new cancellation of the scope on to everything below it. */
 static void
-tell_below(ScopeObject *scope)
+pass_on_from_scope(ScopeObject *scope)
 {
     if (scope->fiber != NULL) {
         refresh_all((Work){scope, scope, scope, true});
@@ -555,7 +575,7 @@ void
 pf_scope_cancel_now(ScopeObject *scope, PyObject *why)
 {
     if (mark_cancelled(scope, why)) {
-        tell_below(scope);
+        pass_on_from_scope(scope);
     }
 }
 
@@ -565,10 +585,10 @@ pf_scope_cancel_again(ScopeObject *scope, PyObject *why)
     if (!mark_cancelled(scope, why)) {
         scope->cancelled_at = pf_told_next_number();
     }
-    tell_below(scope);
+    pass_on_from_scope(scope);
 }
 
-/* From another thread. */
+/* Cancels a fiber for another thread. */
 static void
 cancel_arrived(SchedulerObject *s, PyObject *fiber, PyObject *why)
 {
@@ -576,6 +596,7 @@ cancel_arrived(SchedulerObject *s, PyObject *fiber, PyObject *why)
     pf_cancel_again((FiberObject *)fiber, why);
 }
 
+/* Cancels a scope for another thread. */
 static void
 scope_cancel_arrived(SchedulerObject *s, PyObject *scope, PyObject *why)
 {
@@ -583,7 +604,7 @@ scope_cancel_arrived(SchedulerObject *s, PyObject *scope, PyObject *why)
     pf_scope_cancel_again((ScopeObject *)scope, why);
 }
 
-/* It was left on another thread. */
+/* Removes a scope that was left on another thread. */
 static void
 scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
@@ -597,7 +618,8 @@ scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     }
 }
 
-/* If the run is over there is nobody to cancel. */
+/* Returns 0 also if the run is over and takes no message, because then it has
+ * no fiber that could be cancelled. */
 int
 pf_scope_remove_there(ScopeObject *scope)
 {
@@ -653,7 +675,7 @@ cancel_scope(ScopeObject *scope, PyObject *why)
     }
     int rc = pf_post_call(there, scope_cancel_arrived, (PyObject *)scope, why);
     if (rc > 0 && !PF_FREE_THREADED) {
-        mark_cancelled(scope, why); /* before we release the GIL */
+        mark_cancelled(scope, why); /* before this thread releases the GIL */
     }
     Py_DECREF(there);
     return rc < 0 ? -1 : 1;
@@ -672,7 +694,7 @@ pf_scope_cancel(ScopeObject *scope, PyObject *reason)
     return rc;
 }
 
-/* ------------------------------------------------------- what fiber/ asks for */
+/* --------------------------------------------------- the table for lower rooms */
 
 static int
 traverse(const FiberObject *fiber, visitproc visit, void *arg)

@@ -1,5 +1,4 @@
-/* Cancelled: how it is raised in a fiber, and its type.
- */
+/* The exception Cancelled: how it is raised in a fiber, and its type. */
 #include "python/cancel/cancel.h"
 
 #include "python/cancel/scope.h"
@@ -10,8 +9,9 @@
 
 /* -------------------------------------------------- delivery: the exception */
 
-/* The fiber was woken to be cancelled, and since then a shield was raised:
- * what cancels it is outside the shield. */
+/* Returns the outermost cancelled scope or fiber around the fiber's code, also
+ * outside of shields: borrowed, or NULL.  A fiber needs this if it was woken
+ * to be cancelled and a shield was set since: then its source is NULL. */
 static PyObject *
 source_beyond_shields(FiberObject *fiber)
 {
@@ -39,8 +39,8 @@ new_cancelled(PyObject *reason)
                                : PyObject_CallOneArg(pf.cancelled, reason));
 }
 
-/* The scope that ends it may be NULL.  Creating the exception may run code
- * that leaves the scope, or drops the reason. */
+/* Holds both arguments, because creating the exception may run code that
+ * leaves the scope or drops the reason. */
 int
 pf_cancelled_raise_with(PyObject *why, PyObject *scope)
 {
@@ -92,7 +92,7 @@ pf_cancelled_retract(FiberObject *fiber)
     pf_told_note(fiber, 0);
 }
 
-/* ------------------------------------------------------------- its type */
+/* ------------------------------------------------------------- the type */
 
 static int
 cancelled_traverse(PyObject *op, visitproc visit, void *arg)
@@ -115,7 +115,8 @@ cancelled_clear(PyObject *op)
     return ((PyTypeObject *)PyExc_BaseException)->tp_clear(op);
 }
 
-/* BaseException's own expects a tracked object. */
+/* Tracks the object again at the end, because the tp_dealloc of BaseException
+ * expects a tracked object. */
 static void
 cancelled_dealloc(PyObject *op)
 {

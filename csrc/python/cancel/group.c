@@ -1,9 +1,10 @@
 /* The TaskGroup type: a scope that waits for the fibers born in it.
  *
- * Its fibers count down `alive`; the last one wakes the owner, which waits in
- * __exit__.  Nothing interrupts that wait: whatever cancels the owner also
- * cancels the fibers, which ends the wait.  Grains are treated in the same
- * way.
+ * The group's fibers and grains count down `alive` as they end; the last one
+ * wakes the owner, which is the fiber that waits in __exit__.  Nothing
+ * interrupts that wait: a cancellation that reaches the owner also cancels the
+ * group's fibers, and their end ends the wait.  group_remote.c has spawn()
+ * from another thread.
  */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
@@ -45,7 +46,9 @@ may_spawn(PfThread *t, GroupObject *self)
     return -1;
 }
 
-/* A function and its arguments, or a fiber that is not started. */
+/* Returns the fiber for the arguments of spawn(), which are a function and its
+ * arguments or a fiber that is not started: a new reference, or NULL with an
+ * exception. */
 static FiberObject *
 make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -63,7 +66,7 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
                      noun);
         return NULL;
     }
-    if (pf_task_fiber(task) == NULL) { /* of spawn_now() */
+    if (pf_task_fiber(task) == NULL) { /* a grain in spawn_now() */
         PyErr_Format(PyExc_TypeError,
                      "a %s runs when its turn comes: use spawn()", noun);
         return NULL;
@@ -71,7 +74,9 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return (FiberObject *)Py_NewRef(args[0]);
 }
 
-/* Borrowed; NULL with an exception.  Another error may come meanwhile. */
+/* Returns the list of errors: borrowed, or NULL with an exception.  The list
+ * is looked for again after PyList_New(), during which another error may
+ * come. */
 static PyObject *
 errors_of(GroupObject *self)
 {
@@ -86,7 +91,8 @@ errors_of(GroupObject *self)
     return self->errors;
 }
 
-/* Keep it for the group's end; false: no memory for that. */
+/* Keeps an exception for the group's end.  Returns false if there is no memory
+ * for it. */
 static bool
 collect(GroupObject *self, PyObject *exc)
 {
@@ -104,6 +110,7 @@ collect(GroupObject *self, PyObject *exc)
     return true;
 }
 
+/* Cancels the group because of the failure of a child. */
 static void
 cancel_after(GroupObject *self, PyObject *child)
 {
@@ -115,12 +122,13 @@ cancel_after(GroupObject *self, PyObject *child)
 static void
 child_failed(GroupObject *self, PfTaskObject *child)
 {
-    /* What cannot be kept is told of as those nobody looks at. */
+    /* A failure that cannot be kept is reported as an unhandled one. */
     child->looked_at = collect(self, child->value);
     cancel_after(self, (PyObject *)child);
 }
 
-/* A child that belongs to the group and is not ready yet. */
+/* Returns a new child that belongs to the group and is not ready yet, or NULL
+ * with an exception. */
 static FiberObject *
 add_child(PfThread *t, GroupObject *self, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
@@ -159,7 +167,8 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
     return child;
 }
 
-/* A grain.  Its function is called first: that may leave the group. */
+/* Starts a grain in the group.  Checks again after `prepare`, which calls the
+ * grain's function, because that may leave the group. */
 static PfTaskObject *
 spawn_stackless(GroupObject *self, PfTaskObject *task)
 {
@@ -206,8 +215,9 @@ group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return (PyObject *)child;
 }
 
-/* The done-callback of a watched child: calls `callback` of (group, callback).
- * The group's user relies on it, so its failure is the group's failure. */
+/* The done-callback of a watched child.  `pair` is (group, callback); calls
+ * callback(child).  The group's user relies on the callback, so its failure is
+ * a failure of the group. */
 static PyObject *
 call_watcher(PyObject *pair, PyObject *child)
 {
@@ -253,12 +263,15 @@ done:
     return rc;
 }
 
-/* For functions that use a group and handle failures themselves. */
+/* _spawn_watched(fn, on_done): for functions that use a group and handle the
+ * failures of its fibers themselves. */
 static PyObject *
 group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "a function and a callback");
+        PyErr_SetString(PyExc_TypeError,
+                        "_spawn_watched() takes a function and a "
+                        "done-callback");
         return NULL;
     }
     PyObject *child = group_spawn(op, args, 1, NULL);
@@ -305,8 +318,8 @@ pf_scope_child_done(PfTaskObject *child)
     Py_DECREF(base);
 }
 
-/* It was left without waiting: its fibers are cancelled and belong elsewhere.
- */
+/* The group was left without waiting.  pf_scope_remove has cancelled its
+ * fibers and moved them to the scope around the group. */
 void
 pf_group_abandoned(ScopeObject *scope)
 {
@@ -316,13 +329,14 @@ pf_group_abandoned(ScopeObject *scope)
 
 /* --------------------------------------------------------------------- leaving */
 
-/* 0; *hit says whether a cancellation came before the end. -1: the owner is
- * being unwound, or must not wait here. */
+/* Waits until all children have ended.  Returns 0, with *hit true if a
+ * cancellation reached the owner before that; or -1 with an exception, if the
+ * owner is being unwound or must not wait here. */
 static int
 join_children(PfThread *t, GroupObject *self, bool *hit)
 {
     FiberObject *owner = CURRENT(t);
-    FiberObject *before = self->owner; /* ourselves, if we wait already */
+    FiberObject *before = self->owner; /* the same, if it waits already */
     *hit = false;
     while (self->alive > 0) {
         *hit |= owner->under_cancel;
@@ -337,8 +351,8 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
     return 0;
 }
 
-/* A Cancelled of an outer scope, or the end of a generator or fiber: not an
- * error of the body. */
+/* Returns true if `exc` only passes through the body and is not an error of
+ * it: a Cancelled of an outer scope, or the end of a generator or fiber. */
 static bool
 is_passing(PyObject *exc)
 {
@@ -347,8 +361,8 @@ is_passing(PyObject *exc)
            PyErr_GivenExceptionMatches(exc, PyExc_GeneratorExit);
 }
 
-/* Add the body's error to the errors, unless it is a fiber's error that the
- * body got from result(). */
+/* Adds the body's error to the errors, unless it is a fiber's error that the
+ * body got from result().  Returns 0, or -1 with an exception. */
 static int
 add_body_error(GroupObject *self, PyObject *exc)
 {
@@ -364,8 +378,9 @@ add_body_error(GroupObject *self, PyObject *exc)
     return PyList_Insert(errors, 0, exc);
 }
 
-/* A BaseExceptionGroup; or NULL if its text could not be made: then the
- * exception raised has the group as its context. */
+/* Removes the errors from the group and returns them as a BaseExceptionGroup.
+ * Returns NULL if its text could not be made; then the exception that is set
+ * has the BaseExceptionGroup as its context. */
 static PyObject *
 take_errors(GroupObject *self)
 {
@@ -395,14 +410,15 @@ raise_errors(GroupObject *self)
 {
     PyObject *group = take_errors(self);
     if (group != NULL) {
-        PyException_SetCause(group, NULL); /* "from None": it is in there */
+        PyException_SetCause(group, NULL); /* "from None": the errors are in
+                                              the group */
         pystate_restore_exception(group);
     }
     return NULL;
 }
 
-/* KeyboardInterrupt or SystemExit is raised without a group; other errors are
- * its context. */
+/* Makes the other errors the context of a KeyboardInterrupt or SystemExit,
+ * which is raised without a group. */
 static void
 add_context(GroupObject *self, PyObject *fatal)
 {
@@ -418,7 +434,9 @@ add_context(GroupObject *self, PyObject *fatal)
     Py_DECREF(errors);
 }
 
-/* The result of __exit__.  `exc` is the body's, NULL if it ran to its end. */
+/* Returns the result of __exit__, or NULL with an exception.  `exc` is the
+ * body's exception, NULL if the body ran to its end.  `hit` is from
+ * join_children(); `own`: the group itself is what was cancelled. */
 static PyObject *
 verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
 {
@@ -450,10 +468,12 @@ verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
     return PyBool_FromLong(absorbs);
 }
 
-/* The group cannot wait for its fibers: they are cancelled and given up.
- * Returns the result of __exit__, with an exception that says why. */
+/* Gives up the group's fibers, which are cancelled, because the group cannot
+ * wait for them; an exception that says why is set.  Returns the result of
+ * __exit__: NULL with that exception, or False if `exc`, the body's, is a
+ * FiberExit. */
 static PyObject *
-forsake(GroupObject *self, PyObject *exc)
+give_up_children(GroupObject *self, PyObject *exc)
 {
     PyObject *why = pystate_take_exception();
     if (self->scope.fiber != NULL) {
@@ -481,7 +501,7 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     }
     bool hit;
     if (join_children(t, self, &hit) < 0) {
-        return forsake(self, exc);
+        return give_up_children(self, exc);
     }
     bool own = self->scope.source == op;
     if (self->scope.fiber != NULL) {
@@ -492,7 +512,8 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 
 /* -------------------------------------------------------------------- the type */
 
-/* For reports: the fibers whose end it waits for. */
+/* _holders(), for reports: a list of the tasks for whose end the group
+ * waits. */
 static PyObject *
 group_holders(PyObject *op, PyObject *ignored)
 {
@@ -541,7 +562,7 @@ Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
 \n\
 `fn` may also be a Fiber or Grain that has not been started, without arguments.\n\
 Any fiber of the run may call it until the group is left. FiberError before the\n\
-group is entered and after it is left. In a cancelled group it never runs.");
+group is entered and after it is left. In a cancelled group the fiber never runs.");
 
 PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
@@ -553,9 +574,10 @@ static PyMethodDef group_methods[] = {
     PF_METHOD("spawn", group_spawn, spawn_doc),
     PF_METHOD("spawn_now", group_spawn_now, spawn_now_doc),
     {"_spawn_watched", PF_FAST(group_spawn_watched), METH_FASTCALL,
-     "Start a function or fiber whose failure only the callback handles."},
+     "_spawn_watched($self, fn, on_done, /)\n--\n\n"
+     "Start a function or fiber whose failure only on_done(fiber) handles."},
     {"_holders", group_holders, METH_NOARGS,
-     "The fibers that it waits for, in a list; for reports."},
+     "A list of the fibers for which the group waits; for reports."},
     {NULL, NULL, 0, NULL},
 };
 

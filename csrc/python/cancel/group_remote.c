@@ -1,10 +1,13 @@
-/* spawn() on a group that was entered on another thread of the run: see
- * run/team.c, which gives away fibers that use the group they are in.
+/* spawn() on a group that was entered on another thread of the run.
+ * run/team.c moves fibers to other threads, and these may use the group they
+ * are in.
  *
- * The child is made here, and so its handle is there at once; it belongs to the
- * group's scheduler from then on, which counts it as `coming`, and to the group
- * when it arrives.  Who spawns it is in the group, as a rule: then the message
- * that this one has ended comes later, and the group is not left before.
+ * The child is made on the calling thread, so spawn() can return it at once.
+ * From then on it belongs to the group's scheduler, which counts it as
+ * `coming`; it joins the group when it arrives.  The fiber that calls spawn()
+ * usually is in the group itself.  Then the message that this fiber has ended
+ * arrives later than the child, so the group is not left before the child is
+ * in it.
  */
 #include "python/cancel/scope.h"
 
@@ -41,7 +44,8 @@ join_group(SchedulerObject *s, GroupObject *group, FiberObject *child)
     pf_fiber_make_ready(s, child);
 }
 
-/* Who has the handle gets the error. */
+/* Ends a child that has arrived after the group was left: it fails with
+ * FiberError. */
 static void
 end_without(SchedulerObject *s, GroupObject *group, FiberObject *child)
 {

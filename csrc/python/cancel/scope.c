@@ -1,4 +1,6 @@
-/* The CancelScope type. */
+/* The CancelScope type: its objects, deadlines, entering and leaving.
+ * cancel.c finds what a cancellation reaches; scope_functions.c has timeout()
+ * and shield(). */
 #include "python/cancel/scope.h"
 
 #include "python/cancel/cancel.h"
@@ -20,7 +22,8 @@
 static void fire(pf_timer_call *call, pf_scheduler *s);
 static PyObject *describe(ScopeObject *self);
 
-/* Those that were left and dropped are linked through `outer`. */
+/* Returns a dead scope that the thread has kept, as a new object.  `outer`
+ * links the kept scopes. */
 static ScopeObject *
 take_spare(PfThread *t)
 {
@@ -109,8 +112,8 @@ scope_init(PyObject *op, PyObject *args, PyObject *kwds)
     return 0;
 }
 
-/* CancelScope(), TaskGroup(): nothing to parse.  Everything else takes the
- * usual way. */
+/* Makes a CancelScope() or TaskGroup() without parsing arguments.  All other
+ * calls take the usual way, by __new__ and __init__. */
 static PyObject *
 scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                  PyObject *kwnames)
@@ -122,7 +125,7 @@ scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     return pf_arguments_make(type, args, nargs, kwnames);
 }
 
-/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+/* tp_vectorcall is not inherited, so subclasses use __new__ and __init__. */
 void
 pf_scope_type_ready(PyTypeObject *type)
 {
@@ -149,6 +152,8 @@ pf_scope_clear(PyObject *op)
     return 0;
 }
 
+/* Returns true if the scope is from a function such as timeout() and no code
+ * has tried to enter it. */
 static inline bool
 was_forgotten(ScopeObject *self)
 {
@@ -156,8 +161,8 @@ was_forgotten(ScopeObject *self)
            !self->refused;
 }
 
-/* timeout(1) without `with` does nothing at all: warn of it, as Python does of
- * a coroutine that was never awaited. */
+/* Warns of a timeout(1) without `with`, which does nothing at all, as Python
+ * warns of a coroutine that was never awaited. */
 static void
 scope_finalize(PyObject *op)
 {
@@ -178,9 +183,10 @@ scope_finalize(PyObject *op)
     pystate_restore_exception(pending);
 }
 
-/* It is not entered: its fiber and its children would have a reference.  An
- * object is finalized only once, and its memory remembers that: then it is not
- * reused. */
+/* The scope is not entered and has no children, because its fiber and each
+ * child would have a reference.  A finalized object is not kept for reuse: its
+ * memory is marked as finalized, and a new object there would never be
+ * finalized. */
 void
 pf_scope_dealloc(PyObject *op)
 {
@@ -219,7 +225,8 @@ fire(pf_timer_call *call, pf_scheduler *s)
     expire((ScopeObject *)((char *)call - offsetof(ScopeObject, timer)));
 }
 
-/* Set when an entered scope will be cancelled, perhaps now. */
+/* Arms the timer of an entered scope for its deadline, or cancels the scope at
+ * once if that has passed.  Returns 0, or -1 with MemoryError. */
 static int
 set_timer(ScopeObject *self, int64_t now)
 {
@@ -297,8 +304,8 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
-/* `format` takes the scope, `other`, which a repr() may drop, and perhaps the
- * running fiber. */
+/* Returns a FiberError.  `format` takes the scope, `other` and perhaps the
+ * running fiber.  Holds `other`, because a repr() may drop it. */
 static PyObject *
 make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
 {
@@ -309,8 +316,8 @@ make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
     return error;
 }
 
-/* A fiber leaves it that did not enter it; its own fiber must not stay in it.
- */
+/* For a fiber that leaves a scope of another fiber: raises FiberError, and
+ * removes the scope, because the other fiber must not stay in it. */
 static void
 left_elsewhere(PfThread *t, ScopeObject *self)
 {
@@ -322,12 +329,13 @@ left_elsewhere(PfThread *t, ScopeObject *self)
     if (self->fiber != NULL && self->fiber->thread == t) {
         pf_scope_remove(self);
     } else if (self->fiber != NULL && pf_scope_remove_there(self) < 0) {
-        PyErr_Clear(); /* no memory: it stays until the fiber ends */
+        PyErr_Clear(); /* no memory: the scope stays until the fiber ends */
     }
     pystate_restore_exception(error);
 }
 
-/* It is left before a scope that was entered inside it. */
+/* For a fiber that leaves a scope before one that was entered inside it:
+ * raises FiberError and removes the outer scope. */
 static void
 left_out_of_order(PfThread *t, ScopeObject *self)
 {
@@ -396,8 +404,9 @@ timeout_text(const ScopeObject *self)
     return text;
 }
 
-/* Whatever cancelled it, the block did not run to its end, and the code after
- * it must not assume that it did. */
+/* Raises TimeoutError, also if cancel() and not the deadline ended the block:
+ * the block did not run to its end, and the code after it must not assume that
+ * it did. */
 static void
 raise_timeout(ScopeObject *self, PyObject *cancelled)
 {
@@ -456,13 +465,15 @@ refuse_deletion(const PyObject *value, const char *what)
     return -1;
 }
 
-/* Call this after converting the new value, which may leave the scope. */
+/* Returns 0 if an attribute may be set, or -1 with FiberError.  Called after
+ * the new value is converted, because that may run code that leaves the
+ * scope. */
 static int
 may_change(ScopeObject *self, const char *what)
 {
     if (self->left) {
         PyErr_Format(pf.fiber_error,
-                     "%R has been left: its %s means nothing any more", self,
+                     "%R has been left: its %s has no effect any more", self,
                      what);
         return -1;
     }
@@ -551,7 +562,8 @@ get_reason(PyObject *op, void *closure)
     return Py_NewRef(reason != NULL ? reason : Py_None);
 }
 
-/* "timeout(0.5)", or the name of the type */
+/* Returns what messages call the scope: "timeout(0.5)", or the name of its
+ * type. */
 static PyObject *
 describe(ScopeObject *self)
 {
@@ -619,7 +631,8 @@ static PyMethodDef scope_methods[] = {
      cancel_doc},
     {"cancelled", scope_cancelled, METH_NOARGS,
      "cancelled($self, /)\n--\n\n"
-     "True if this scope's cancellation has ended its block; False in it."},
+     "True if this scope's cancellation has ended its block; False inside\n"
+     "the block."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -632,10 +645,10 @@ get_parent_fiber(PyObject *op, void *closure)
 
 static PyGetSetDef scope_getset[] = {
     {"_parent_fiber", get_parent_fiber, NULL,
-     "The fiber that has entered it and not left it, or None.", NULL},
+     "The fiber that is in the scope, or None.", NULL},
     {"deadline", get_deadline, set_deadline,
-     "When the scope will be cancelled, in seconds on the clock of now(); "
-     "None:\nnever. A time that has passed cancels at once.",
+     "The time at which the scope will be cancelled, in seconds on the clock\n"
+     "of now(); None: never. A time that has passed cancels at once.",
      NULL},
     {"shield", get_shield, set_shield,
      "True: cancellation from outside does not get in.", NULL},

@@ -1,4 +1,5 @@
-/* The functions that make common scopes, and others that look at scopes. */
+/* timeout(), move_on_after() and shield(), which make scopes; and functions
+ * that look at scopes and at the tasks in them. */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -102,7 +103,7 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
     return pf_scope_seconds(deadline);
 }
 
-/* ... of the same run, on another thread. */
+/* Returns true if `op` is a fiber of another thread of the same run. */
 static bool
 is_fiber_of_another_member(SchedulerObject *s, PyObject *op)
 {
@@ -148,17 +149,19 @@ mod_failed_with(PyObject *module, PyObject *op)
     return Py_NewRef(failed ? PF_TASK(op)->value : Py_None);
 }
 
-/* A fiber that the scopes around the caller cancel, but that nothing waits
- * for, not even the run: for iterators, which work between the calls of their
- * user.  It gets its done-callback at once, because between two calls a trace
- * function could raise. */
+/* _spawn_inside(fn, on_done): starts a fiber that the scopes around the caller
+ * cancel, but that nothing waits for, not even the run.  Iterators need this,
+ * which work between the calls of their user.  The done-callback is added here
+ * and not by another call, because a trace function could raise between the
+ * two. */
 static PyObject *
 mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     PfThread *t = pf_thread_this();
     if (nargs != 2 || !PyCallable_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "a function and a done-callback");
+        PyErr_SetString(PyExc_TypeError, "_spawn_inside() takes a function "
+                                         "and a done-callback");
         return NULL;
     }
     FiberObject *fiber =
@@ -182,13 +185,14 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 PyDoc_STRVAR(timeout_doc, "timeout(seconds, /)\n--\n\n\
 A scope whose block must be done within `seconds`; None: no limit.\n\
 \n\
-If it is not, it is cancelled, and TimeoutError is raised at its end. 0 ends it\n\
-at its first park point. ValueError for a negative number or NaN.");
+A block that takes longer is cancelled, and TimeoutError is raised at its end.\n\
+0 ends the block at its first park point. ValueError for a negative number or\n\
+NaN.");
 PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
 A scope whose block is cancelled after `seconds`; None: no limit.\n\
 \n\
-The program continues after the block; cancelled() is then True. 0 ends it\n\
-at its first park point. ValueError for a negative number or NaN.");
+The program continues after the block; cancelled() is then True. 0 ends the\n\
+block at its first park point. ValueError for a negative number or NaN.");
 PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
 A scope that keeps out cancellation from outside, for clean-up.\n\
 \n\
@@ -204,14 +208,19 @@ PyMethodDef pf_scope_functions[] = {
     {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
     {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
     {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
-     "Start fn() in a daemon that the scopes around the caller cancel; then\n"
-     "on_done(fiber)."},
+     "_spawn_inside(fn, on_done, /)\n--\n\n"
+     "Start fn() in a daemon fiber that the scopes around the caller cancel.\n"
+     "When the fiber ends, on_done(fiber) is called."},
     {"_is_ours", mod_is_ours, METH_O,
-     "Was the fiber or grain started on the scheduler that is running?"},
+     "_is_ours(task, /)\n--\n\n"
+     "True if the fiber or grain belongs to the run that this thread runs."},
     {"_succeeded", mod_succeeded, METH_O,
-     "Did the fiber or grain return? Unlike outcome, this does not look at a "
-     "failure."},
+     "_succeeded(task, /)\n--\n\n"
+     "True if the fiber or grain has returned. Unlike `outcome`, this does\n"
+     "not count as looking at a failure."},
     {"_failed_with", mod_failed_with, METH_O,
-     "The exception it failed with, or None. Does not look at it, either."},
+     "_failed_with(task, /)\n--\n\n"
+     "The exception with which the fiber or grain failed, or None. Does not\n"
+     "count as looking at it."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,22 +1,24 @@
-/* What a fiber has been told: which cancellations have been raised in it.
+/* Which cancellations have been raised in a fiber.
  *
  * pyfiber's own waits raise Cancelled each time, as long as the fiber is below
- * something that is cancelled. Code that was written for threads does not
+ * something that is cancelled.  Code that was written for threads does not
  * expect this: its `finally` may take a lock or talk to a server, and a second
- * Cancelled there would skip the rest of the clean-up. So a call that patch()
- * has changed raises Cancelled only if the fiber has not been told yet.
+ * Cancelled there would skip the rest of the clean-up.  So a call that patch()
+ * has changed raises each cancellation only once.
  *
- * Each cancel(), and each deadline that passes, gets a number, which is kept in
- * the scope or fiber that it cancels. When Cancelled is raised, the latest number
- * is noted: everything that reaches the fiber now has been told. The note is
- * kept in the innermost shield around the fiber's code, if there is one, because
- * what is outside the shield has not been told inside of it; else in the
- * fiber. A generator's body counts as being where its puller is.
+ * Each cancel(), and each deadline that passes, gets a number, which is kept
+ * in the scope or fiber that it cancels (`cancelled_at`).  When Cancelled is
+ * raised, the latest number is noted (`told`): every cancellation that reaches
+ * the fiber now counts as raised.  If there is a shield around the fiber's
+ * code, the note is kept in the innermost one, because a cancellation from
+ * outside the shield has not been raised inside of it; otherwise in the fiber.
+ * A generator's body counts as being where its puller is.
  *
  * If there is no memory for a note, Cancelled is raised again.
  */
 #include "python/cancel/scope.h"
 
+/* The number of the latest cancellation in the process. */
 static PF_ATOMIC(size_t) latest; /* shared, one word */
 
 size_t
@@ -35,8 +37,9 @@ innermost_shield(const FiberObject *fiber)
     return scope;
 }
 
-/* Where it is noted what has been raised in the fiber.  NULL: there is no room,
- * unless `make` could make it, without an exception. */
+/* Returns the place of the fiber's note, which is made if there is none and
+ * `make` is true.  Returns NULL, without an exception, if there is none, or no
+ * memory to make one. */
 static size_t *
 note_of(FiberObject *fiber, bool make)
 {
@@ -73,8 +76,9 @@ pf_told_latest(void)
     return pf_load(&latest);
 }
 
-/* A fiber that was cancelled when there was no memory for the number has not
- * been told. */
+/* Returns true if the fiber itself was cancelled and this has not been raised
+ * yet.  A cancellation without a number, for lack of memory, counts as not
+ * raised. */
 static bool
 fiber_is_news(const FiberObject *fiber, size_t told)
 {

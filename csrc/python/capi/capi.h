@@ -1,4 +1,5 @@
-/* capi/: the table of functions for C programs. */
+/* capi/: the C API, a table of functions that C extensions find through a
+ * capsule.  include/pyfiber.h declares it. */
 #ifndef PF_CAPI_H
 #define PF_CAPI_H
 

@@ -45,8 +45,9 @@ none_for_null(PyObject *object)
     return object == NULL ? Py_None : object;
 }
 
-/* A negative number means no deadline; NaN and the like are refused as in
- * park(). 0 or -1. */
+/* Converts a timeout in seconds; a negative one means that there is no
+ * deadline. NaN and other values that park() refuses are refused here as well.
+ * Returns 0, or -1 with an exception. */
 static int
 deadline_of(double timeout, int64_t *deadline)
 {
@@ -102,7 +103,7 @@ call_with(PyObject *function, PyObject *callable, PyObject *args,
 
 /* ------------------------------------------------------ a C function's fiber */
 
-/* The target of such a fiber: a callable that calls the C function. */
+/* The target of a fiber that runs a C function: a callable that calls it. */
 typedef struct BodyObject {
     PyObject_HEAD
     PyFiber_Body body;
@@ -168,7 +169,7 @@ api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
     PyObject *fiber = PyObject_CallOneArg((PyObject *)pf_task_fiber_type,
                                           (PyObject *)target);
     if (fiber != NULL) {
-        target->destroy = destroy; /* from now on it belongs to the fiber */
+        target->destroy = destroy; /* `arg` now belongs to the fiber */
         ((FiberObject *)fiber)->name = Py_NewRef(body_name);
     }
     Py_DECREF(target);
@@ -201,11 +202,13 @@ api_current(void)
     return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
 }
 
-/* While the running fiber waits here, C code that is not ours is on its stack:
- * see pf_packing.lends.  NULL with MemoryError. */
+/* Notes that foreign C code is on the stack of the running fiber, which is
+ * about to wait: see pf_packing.lends.  Returns what end_foreign_wait() takes,
+ * or NULL with an exception. */
 static PfRare *
-lend(void)
+begin_foreign_wait(void)
 {
+    /* For a thread's own stack, which is never packed. */
     static PfRare of_a_thread; /* constant after import */
     PfThread *t = pf_thread_this();
     if (t == NULL || CURRENT(t)->fiber.stack == NULL) {
@@ -219,7 +222,7 @@ lend(void)
 }
 
 static void
-end_lending(PfRare *rare)
+end_foreign_wait(PfRare *rare)
 {
     if (rare->lends != 0) {
         rare->lends--;
@@ -230,12 +233,12 @@ static PyObject *
 api_switch(PyObject *object, PyObject *value)
 {
     FiberObject *fiber = pf_fiber_expect(object);
-    PfRare *lent = fiber == NULL ? NULL : lend();
-    if (lent == NULL) {
+    PfRare *rare = fiber == NULL ? NULL : begin_foreign_wait();
+    if (rare == NULL) {
         return NULL;
     }
     PyObject *got = pf_switch_to(fiber, none_for_null(value));
-    end_lending(lent);
+    end_foreign_wait(rare);
     return got;
 }
 
@@ -243,12 +246,12 @@ static PyObject *
 api_throw(PyObject *object, PyObject *exc)
 {
     FiberObject *fiber = pf_fiber_expect(object);
-    PfRare *lent = fiber == NULL ? NULL : lend();
-    if (lent == NULL) {
+    PfRare *rare = fiber == NULL ? NULL : begin_foreign_wait();
+    if (rare == NULL) {
         return NULL;
     }
     PyObject *got = pf_switch_throw(fiber, none_for_null(exc));
-    end_lending(lent);
+    end_foreign_wait(rare);
     return got;
 }
 
@@ -296,26 +299,26 @@ static int
 api_yield(void)
 {
     PfThread *t = pf_thread_this();
-    PfRare *lent = t == NULL || pf_scheduler_active(t, "yield_now()") == NULL
+    PfRare *rare = t == NULL || pf_scheduler_active(t, "yield_now()") == NULL
                        ? NULL
-                       : lend();
-    if (lent == NULL) {
+                       : begin_foreign_wait();
+    if (rare == NULL) {
         return -1;
     }
     int rc = pf_wait_yield(t);
-    end_lending(lent);
+    end_foreign_wait(rare);
     return rc;
 }
 
 static int
 api_sleep(double seconds)
 {
-    PfRare *lent = lend();
-    PyObject *number = lent == NULL ? NULL : PyFloat_FromDouble(seconds);
+    PfRare *rare = begin_foreign_wait();
+    PyObject *number = rare == NULL ? NULL : PyFloat_FromDouble(seconds);
     PyObject *none =
         number == NULL ? NULL : PyObject_CallOneArg(sleep_function, number);
-    if (lent != NULL) {
-        end_lending(lent);
+    if (rare != NULL) {
+        end_foreign_wait(rare);
     }
     Py_XDECREF(number);
     Py_XDECREF(none);
@@ -331,10 +334,10 @@ api_park(double timeout)
         deadline_of(timeout, &deadline) < 0) {
         return NULL;
     }
-    PfRare *lent = lend();
-    PyObject *value = lent == NULL ? NULL : pf_wait_park(t, deadline);
-    if (lent != NULL) {
-        end_lending(lent);
+    PfRare *rare = begin_foreign_wait();
+    PyObject *value = rare == NULL ? NULL : pf_wait_park(t, deadline);
+    if (rare != NULL) {
+        end_foreign_wait(rare);
     }
     return value;
 }
@@ -348,10 +351,10 @@ api_join(PyObject *object, double timeout)
     if (t == NULL || deadline_of(timeout, &deadline) < 0) {
         return -1;
     }
-    PfRare *lent = lend();
-    int rc = lent == NULL ? -1 : pf_wait_join(t, fiber, deadline);
-    if (lent != NULL) {
-        end_lending(lent);
+    PfRare *rare = begin_foreign_wait();
+    int rc = rare == NULL ? -1 : pf_wait_join(t, fiber, deadline);
+    if (rare != NULL) {
+        end_foreign_wait(rare);
     }
     return rc;
 }
@@ -370,7 +373,7 @@ static int
 wait_for(int fd, pf_direction direction, double timeout)
 {
     int64_t length = PF_NEVER;
-    if (!(timeout < 0)) { /* no number is none, too */
+    if (!(timeout < 0)) { /* NaN as well: it is refused */
         PyObject *seconds = PyFloat_FromDouble(timeout);
         int rc = seconds == NULL ? -1 : pf_arguments_length(seconds, &length);
         Py_XDECREF(seconds);
@@ -382,12 +385,12 @@ wait_for(int fd, pf_direction direction, double timeout)
     if (number == NULL) {
         return -1;
     }
-    PfRare *lent = lend();
-    int rc = lent == NULL
+    PfRare *rare = begin_foreign_wait();
+    int rc = rare == NULL
                  ? -1
                  : pf_readiness_wait_for_number(fd, direction, length, number);
-    if (lent != NULL) {
-        end_lending(lent);
+    if (rare != NULL) {
+        end_foreign_wait(rare);
     }
     Py_DECREF(number);
     return rc;
@@ -433,8 +436,8 @@ api_unpark(PyObject *object, PyObject *value)
 
 /* ------------------------------------------------------------- without the GIL */
 
-/* The scheduler of a started fiber, or NULL. start() sets both fields once and
- * the fiber keeps them, so there is no race. */
+/* Returns the scheduler of a fiber that has been started, or NULL.  Needs no
+ * GIL: start() sets both fields once, and they do not change afterwards. */
 static pf_scheduler *
 scheduler_of(PyObject *object)
 {
@@ -452,8 +455,8 @@ api_unpark_no_gil(PyObject *object)
     if (s == NULL) {
         return -EINVAL;
     }
-    /* Its owner will see whether it has ended; after the run the scheduler
-     * takes no messages. */
+    /* The fiber's thread checks whether the fiber has ended.  After the run
+     * the scheduler takes no messages. */
     pf_task_post(s, &((FiberObject *)object)->core, PF_POST_UNPARK);
     return 0;
 }
@@ -482,7 +485,9 @@ api_release(PyObject *object)
 
 /* ----------------------------------------------------------------- numbers */
 
-/* Copy the fields that both sides know; `whole` begins with its size. */
+/* Copies the fields that both the caller's version of the struct and this one
+ * have.  Each version begins with a size_t, its own size.  Returns 0, or -1
+ * with ValueError. */
 static int
 give_stats(void *to, const void *whole, size_t size)
 {
@@ -568,12 +573,15 @@ api_set_stack_size(size_t bytes)
 /* ---------------------------------------------------------------- contexts */
 
 /* A context's body may call back into Python, which then runs on a stack that
- * the interpreter does not know.  That is fine if it returns before the
- * context is left, and the interpreter's limits are moved along.  None of this
- * needs the GIL: it is the thread's own state. */
+ * the interpreter does not know.  This works if that call returns before the
+ * context is left, and if the interpreter's stack limits change with each
+ * switch.  The functions need no GIL, because they use only the thread's own
+ * state. */
 
-/* The data stack moves with every call of a Python function, the chain of
- * handled exceptions with every generator that runs. */
+/* Records what Python code runs on this thread, so that the engine can compare
+ * two records.  Each call of a Python function changes the top of the data
+ * stack, and each generator that runs changes the chain of handled
+ * exceptions. */
 static void
 python_nesting(pf_nesting *now)
 {
@@ -613,7 +621,8 @@ static const pf_ccontext_host python_host = {
     .moved = python_moved,
 };
 
-/* The engine's functions under the header's names for their types. */
+/* The next functions are the engine's, with the names that include/pyfiber.h
+ * has for their types. */
 
 static int
 api_context_create(PyFiber_Context **context, PyFiber_ContextBody body,
@@ -693,7 +702,8 @@ static PyFiber_CAPI api = {
     .OwnStack = api_own_stack,
 };
 
-/* cffi can carry a pointer to Python but not the object it points to. */
+/* _object_at(address), for pyfiber.capi: cffi can pass a pointer to Python,
+ * but not the object that it points to. */
 static PyObject *
 object_at(PyObject *module, PyObject *address)
 {
@@ -711,7 +721,7 @@ object_at(PyObject *module, PyObject *address)
 static PyMethodDef capsule_methods[] = {
     {"_object_at", object_at, METH_O,
      "_object_at(address, /)\n--\n\n"
-     "The object whose id() this is; it must be alive."},
+     "The object whose id() is `address`; it must be alive."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,8 @@
-/* Fiber.__init__: code that runs while its arguments are converted may call it
- * again.  So all of them are converted first, then the fiber is checked, then
- * it takes them; the values that they replace are dropped at the end.
+/* Fiber.__init__.
+ *
+ * Code that runs while the arguments are converted may call __init__ again.
+ * So all arguments are converted first, then the fiber is checked, then it
+ * takes them; the values that they replace are dropped at the end.
  */
 #include "python/core/state.h"
 #include "python/core/tstate.h"
@@ -128,7 +130,8 @@ exchange(PyObject **a, PyObject **b)
     *b = object;
 }
 
-/* 0, and nobody starts it until pf_fiber_unclaim; or -1 with FiberError. */
+/* Keeps other threads from starting the fiber until pf_fiber_unclaim.  Returns
+ * 0, or -1 with FiberError if the fiber has been started. */
 static int
 claim(FiberObject *self)
 {
@@ -140,7 +143,8 @@ claim(FiberObject *self)
     return new > 0 ? 0 : -1;
 }
 
-/* Runs no code; the caller gets the previous values. */
+/* Moves the values into the fiber, and its previous ones into `given`.  Runs
+ * no Python code.  Returns 0, or -1 with FiberError. */
 static int
 take_given(FiberObject *self, Given *given)
 {

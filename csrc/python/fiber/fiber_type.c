@@ -1,4 +1,5 @@
-/* The Fiber type. */
+/* The Fiber type: its methods, and how its objects die.  fiber_init.c has
+ * __init__, look/ the attributes. */
 #include "python/fiber/fiber_type.h"
 
 #include "python/core/arguments.h"
@@ -42,7 +43,8 @@ fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* Fiber(fn): nothing to parse.  Everything else takes the usual way. */
+/* Makes a Fiber(fn) without parsing arguments.  All other calls take the usual
+ * way, by __new__ and __init__. */
 static PyObject *
 fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                  PyObject *kwnames)
@@ -62,7 +64,7 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     return pf_arguments_make(type, args, nargs, kwnames);
 }
 
-/* See chain.h. */
+/* Returns the object that dies with this one in a long chain: see chain.h. */
 static PyObject *
 fiber_link(PyObject *op)
 {
@@ -70,7 +72,7 @@ fiber_link(PyObject *op)
     return self->parent != NULL ? (PyObject *)self->parent : self->value;
 }
 
-/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+/* tp_vectorcall is not inherited, so subclasses use __new__ and __init__. */
 void
 pf_fiber_type_ready(PyTypeObject *type)
 {
@@ -80,12 +82,13 @@ pf_fiber_type_ready(PyTypeObject *type)
 
 /* ------------------------------------------------------------- destruction */
 
-/* Is it for us to tell the collector of its frames?  Those of the running
- * fiber, its thread does.  Some collectors must know of all others, but for
- * those on the stack of a thread that a fork has not brought along: that is
- * gone. */
+/* Returns true if fiber_traverse must visit the fiber's frames.  The thread
+ * state leads the collector to those of a running fiber.  With
+ * PF_TRAVERSES_ALL it needs the frames of all other fibers, except of the root
+ * of a thread that does not exist in the child of a fork, because that root's
+ * stack is gone. */
 static inline bool
-has_frames_of_its_own(const FiberObject *self)
+has_frames_to_visit(const FiberObject *self)
 {
     if (PF_TRAVERSES_ALL) {
         return self->core.has_stack && self->core.state != PF_NEW &&
@@ -98,19 +101,21 @@ has_frames_of_its_own(const FiberObject *self)
 
 static void fiber_finalize(PyObject *op);
 
-/* A subclass with __del__ has that in place of our finalizer, so the collector
- * does not unwind such a fiber before it clears what the frames need.  It must
- * not find it by its frames: they are told in those passes only that look for
- * references that are not counted. */
+/* Returns true if this pass of the collector visits the fiber's frames.  A
+ * subclass with __del__ has no fiber_finalize, so the collector does not
+ * unwind such a fiber before it clears objects that the frames need.  So the
+ * collector must not find the fiber to be garbage by its frames: these are
+ * visited only in the passes that look for uncounted references. */
 static inline bool
-tells_of_frames(const FiberObject *self, const void *arg)
+visits_frames(const FiberObject *self, const void *arg)
 {
-    return has_frames_of_its_own(self) &&
+    return has_frames_to_visit(self) &&
            (Py_TYPE((PyObject *)self)->tp_finalize == fiber_finalize ||
             (PF_TRAVERSES_ALL && arg != NULL));
 }
 
-/* The collector's last passes count all references again. */
+/* Visits the target, except one that is not counted when the interpreter has
+ * shut down: the collector's last passes count all references again. */
 static int
 visit_target(FiberObject *self, visitproc visit, void *arg)
 {
@@ -153,7 +158,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
             return rc;
         }
     }
-    if (tells_of_frames(self, arg)) {
+    if (visits_frames(self, arg)) {
         int rc = pystate_traverse(pf_pack_state_of(self), visit, arg);
         if (rc != 0) {
             return rc;
@@ -169,10 +174,11 @@ is_alive(FiberObject *self)
            !pf_fiber_kind(self)->is_part;
 }
 
-/* The last reference to a live fiber is gone (we hold one for now): a
- * suspended fiber is unwound.  On another thread, or if this must not be now,
- * the fiber is left, with a reference, to its owner.  A fiber that runs, or
- * that the running one needs, keeps itself until it is left. */
+/* Called when the last reference to a live fiber is gone (the caller holds one
+ * for the time of the call).  Unwinds a suspended fiber.  If the fiber belongs
+ * to another thread, or cannot be unwound now, passes a reference to its
+ * thread, which does that later.  A fiber that runs, or that the running one
+ * needs, holds itself (`held`) until it is left. */
 static void
 outlive(FiberObject *self)
 {
@@ -205,13 +211,13 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->callbacks);
     }
     if (self->view != NULL) {
-        pf_parts_hooks.view_done(self); /* it holds the fiber */
+        pf_parts_hooks.view_done(self); /* the view holds the fiber */
     }
     if (is_alive(self) && !pf_state_is_shut_down()) {
-        outlive(self); /* its class has __del__ in place of our finalizer */
+        outlive(self); /* a class with __del__ has no fiber_finalize */
     }
     if (self->fiber.stack != NULL) {
-        return 0; /* its unwinding still needs the rest */
+        return 0; /* to be unwound, which needs the other fields */
     }
     pf_fiber_drop_target(self);
     Py_CLEAR(self->args);
@@ -235,14 +241,15 @@ keep_one(PyObject *op, void *list)
     return PyList_Append(list, op);
 }
 
-/* The collector has found the fiber to be garbage: what its frames refer to
- * without counting is garbage, too, and counted from now on.  So the fiber holds
- * it until it has ended, by a reference that the collector is not told of. */
+/* Called when the collector has found the fiber to be garbage.  Objects that
+ * the fiber's frames refer to without counting are garbage, too, and counted
+ * from now on.  So the fiber holds them until it has ended, in a list that
+ * fiber_traverse does not visit. */
 static void
 keep_referents(FiberObject *self)
 {
     if (!PF_TRAVERSES_ALL || !pf_thread_collects ||
-        !has_frames_of_its_own(self)) {
+        !has_frames_to_visit(self)) {
         return;
     }
     PyObject *pending = pystate_take_exception();
@@ -260,9 +267,10 @@ keep_referents(FiberObject *self)
     pystate_restore_exception(pending);
 }
 
-/* The collector has found the fiber to be garbage, and so its scheduler, which
- * has a reference to it: that tells of its fibers first, and unwinds them all.
- * (With a GIL objects are finalized in the order in which they were made.) */
+/* Finalizes the fiber's scheduler first.  If the collector has found the fiber
+ * to be garbage, its scheduler, which refers to it, is garbage as well.  The
+ * scheduler's finalizer reports its fibers and then unwinds them all.  (With a
+ * GIL objects are finalized in the order in which they were made.) */
 static void
 finalize_scheduler(FiberObject *self)
 {
@@ -273,7 +281,8 @@ finalize_scheduler(FiberObject *self)
     }
 }
 
-/* The last reference is gone: unwind a suspended fiber, report a failure. */
+/* Unwinds a live fiber, or reports a failure that nobody has looked at.
+ * Called when the last reference is gone, or by the collector. */
 static void
 fiber_finalize(PyObject *op)
 {
@@ -305,8 +314,9 @@ keep_for_good(PyObject *op)
     Py_INCREF(op);
 }
 
-/* The interpreter exits.  A suspended fiber of a thread that runs, without a
- * GIL, is in that thread's lists, and stays there. */
+/* Returns true if the object may be freed while the interpreter exits.
+ * Without a GIL, a live fiber of another thread that still runs is in that
+ * thread's lists, and stays there. */
 static bool
 dies_at_exit(FiberObject *self)
 {
@@ -315,21 +325,22 @@ dies_at_exit(FiberObject *self)
            pf_task_revived_for((PyObject *)self, keep_for_good);
 }
 
-/* A subclass with __del__ replaces the finalizer; a fiber that is alive must be
- * dealt with all the same, a failure told.  False: it stays alive. */
+/* Does what fiber_finalize does, for an object whose class has replaced that
+ * by __del__: unwinds a live fiber, reports an unhandled failure.  Returns
+ * false if the object stays alive. */
 static bool
 finalize_again(FiberObject *self)
 {
     PyObject *op = (PyObject *)self;
-    bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_unhandled_has(op);
+    bool failed = self->outcome == PF_OUTCOME_FAILED && pf_unhandled_has(op);
     if (pf_state_is_shut_down()) {
         return dies_at_exit(self);
     }
-    if (!unseen && !is_alive(self)) {
+    if (!failed && !is_alive(self)) {
         return true;
     }
     return pf_task_revived_for(op,
-                               unseen ? pf_unhandled_lost : outlive_object);
+                               failed ? pf_unhandled_lost : outlive_object);
 }
 
 static inline pf_thread *
@@ -338,8 +349,9 @@ thread_of(const FiberObject *self)
     return self->thread == NULL ? NULL : &self->thread->engine;
 }
 
-/* The rest for unusual fibers: the interpreter shuts down, it was never
- * entered, belongs to a scope or a greenlet, or has a PfRare. */
+/* Frees what few dead fibers hold: one that was never entered, is in a scope,
+ * belongs to a greenlet, has a PfRare, or is freed at the interpreter's
+ * exit. */
 static void
 let_go(FiberObject *self)
 {
@@ -349,7 +361,8 @@ let_go(FiberObject *self)
             pf_parts_hooks.cancelling->disown(PF_TASK(self));
         }
     }
-    /* It entered a scope after its end, in code that its end ran, say. */
+    /* The fiber may have entered a scope after its end, in code that its end
+     * ran. */
     if (self->scope != NULL) {
         pf_parts_hooks.cancelling->ends_inside(self, Py_None);
     }
@@ -361,8 +374,8 @@ let_go(FiberObject *self)
     pf_task_free_rare(PF_TASK(self));
 }
 
-/* Does it hold more than most finished fibers: a result, a name, their
- * scheduler?  One test for all fields. */
+/* Returns true if the fiber holds more than most finished fibers do, which is
+ * a result, a name and a scheduler.  One test covers all fields. */
 static inline bool
 holds_more(const FiberObject *self)
 {
@@ -377,8 +390,8 @@ static void
 fiber_dealloc(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    /* In the common case, a plain fiber that ran, there is nothing to
-     * finalize. */
+    /* In the common case there is nothing to finalize: a plain fiber that ran
+     * to its end. */
     bool plain = self->core.state == PF_DONE &&
                  self->outcome != PF_OUTCOME_FAILED &&
                  Py_TYPE(op) == pf_task_fiber_type;
@@ -487,8 +500,8 @@ PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
 Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
 If it has not begun, it begins next, before others that are ready. A\n\
-cancellation point. FiberError on the running fiber itself, on one that was not\n\
-started on a scheduler, and while it runs from a thread that is not of its run.");
+cancellation point. FiberError if it is the running fiber, if it was not started\n\
+on a scheduler, or if it has not ended and belongs to the run of another thread.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the fiber's end; return its result or raise its exception.\n\
 \n\

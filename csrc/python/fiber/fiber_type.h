@@ -1,4 +1,4 @@
-/* fiber/: the Fiber type, above all that it is made of:
+/* fiber/: the Fiber type.  The rooms below implement it:
  *
  *   task/    what a task is: its object, its life, its outcome
  *   waitq/   queues of waiters
@@ -18,12 +18,12 @@
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
-/* The fiber's stack will be no other fiber's.  0, or -1 with FiberError: the
- * fiber has been started. */
+/* Fiber(own_stack=True): no other fiber will use this fiber's stack.  Returns
+ * 0, or -1 with FiberError if the fiber has been started. */
 int pf_fiber_own_stack(FiberObject *self);
 
 extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */
-/* Operations that other kinds of fibers have as well. */
+/* The engine's operations of every kind of fiber. */
 #define PF_FIBER_CORE_OPS(run_, reap_)                                        \
     {                                                                         \
         .message = {pf_task_arrived},                                         \
@@ -36,7 +36,7 @@ extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */
         .releases =                                                           \
             offsetof(FiberObject, args) - offsetof(FiberObject, core),        \
     }
-/* ... and what users see of them. */
+/* The operations of every kind of fiber that methods of Fiber call. */
 int pf_fiber_type_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
                        int64_t deadline);
 int pf_fiber_type_cancel(PfTaskObject *task, PyObject *reason);

@@ -1,5 +1,5 @@
-/* The life of a thread, as far as it is its fibers' affair: its root, and what
- * becomes of those that are suspended when it ends. */
+/* A thread's root, and what happens to the thread's suspended fibers when the
+ * thread ends: see root.h. */
 #include "python/fiber/root.h"
 
 #include "python/core/state.h"
@@ -140,9 +140,10 @@ const PfPart pf_root_part = {
     .free_spare = free_spare,
 };
 
-/* ------------------------------------------------------------------- its locals */
+/* -------------------------------------------------------- the root's locals */
 
-/* What dies with a thread's locals may use them again, but not for ever. */
+/* Code that runs as the values die may set locals again, so this repeats, but
+ * not without end. */
 static void
 clear_locals(PfThread *t)
 {

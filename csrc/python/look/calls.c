@@ -1,11 +1,12 @@
-/* See calls.h. */
+/* The calls of fibers and threads as pairs of code and line: see calls.h. */
 #include "python/look/calls.h"
 #include "python/core/world.h"
 
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
 
-/* It runs on a thread that is stopped, or on this one. */
+/* Returns true if the fiber is running.  The fiber's thread is stopped, or is
+ * this one. */
 static bool
 runs(const FiberObject *fiber)
 {
@@ -40,7 +41,9 @@ mod_calls(PyObject *module, PyObject *op)
     return fiber == NULL ? NULL : pf_calls_of(fiber);
 }
 
-/* The threads are stopped.  NULL without an exception: it has no fibers. */
+/* Returns the calls that the thread with this identifier runs.  The other
+ * threads are stopped.  NULL without an exception means that the thread has no
+ * fibers. */
 static PyObject *
 calls_on(unsigned long ident)
 {
@@ -75,7 +78,7 @@ mod_thread_calls(PyObject *module, PyObject *number)
 }
 
 static PyObject *
-mod_runs_elsewhere(PyObject *module, PyObject *op)
+mod_has_no_frames(PyObject *module, PyObject *op)
 {
     (void)module;
     return PyBool_FromLong(PyObject_TypeCheck(op, pf_task_fiber_type) &&
@@ -88,11 +91,12 @@ static PyMethodDef functions[] = {
      "(code, line) of each call of a fiber, innermost first."},
     {"_thread_calls", mod_thread_calls, METH_O,
      "_thread_calls(ident, /)\n--\n\n"
-     "The same of what a thread with fibers runs; None where its frames may\n"
-     "be looked at."},
-    {"_has_no_frames", mod_runs_elsewhere, METH_O,
+     "(code, line) of each call that a thread with fibers runs, innermost\n"
+     "first. None with a GIL, where the frames themselves can be read."},
+    {"_has_no_frames", mod_has_no_frames, METH_O,
      "_has_no_frames(fiber, /)\n--\n\n"
-     "Whether a fiber's frames cannot be had here, without a GIL."},
+     "True if the fiber's frames cannot be read on this thread, because\n"
+     "without a GIL another thread may run the fiber."},
     {NULL, NULL, 0, NULL},
 };
 

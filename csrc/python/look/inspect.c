@@ -1,4 +1,5 @@
-/* A fiber's attributes: its name, state, parent, context, frames, outcome. */
+/* A fiber's attributes (name, state, parent, context, frame, outcome), and the
+ * functions that list threads, schedulers and fibers for pyfiber's reports. */
 #include "python/look/inspect.h"
 
 #include "python/core/facade.h"
@@ -28,7 +29,7 @@ get_parent(PyObject *op, void *closure)
     return pf_world_ref(self->thread, (PyObject **)&self->parent);
 }
 
-/* NULL with an exception: `value` cannot be a parent. */
+/* Returns `value` as a parent: borrowed, or NULL with an exception. */
 static FiberObject *
 as_parent(PyObject *value)
 {
@@ -51,14 +52,14 @@ check_parent(FiberObject *self, FiberObject *parent)
 {
     if (self->scheduled) {
         PyErr_SetString(pf.fiber_error,
-                        "a fiber of a scheduler has no parent: its result "
-                        "goes to whoever calls result()");
+                        "a fiber of a scheduler has no parent: call its "
+                        "result() to get its result");
         return -1;
     }
     if (self->dying) {
         PyErr_SetString(pf.fiber_error,
-                        "the fiber is being unwound, since nobody needs it "
-                        "any more: it has no parent to choose");
+                        "the fiber is being unwound: its parent cannot be "
+                        "set any more");
         return -1;
     }
     if (pf_name_descends(parent, self)) {
@@ -97,7 +98,8 @@ set_parent(PyObject *op, PyObject *value, void *closure)
     return rc;
 }
 
-/* Where the fiber's context is, if it is not over; NULL with FiberError. */
+/* Returns the place of the fiber's context, which counts only until the fiber
+ * is done.  NULL with FiberError if the fiber runs on another thread. */
 static PyObject **
 context_slot(PfThread *t, FiberObject *self)
 {
@@ -114,8 +116,9 @@ context_slot(PfThread *t, FiberObject *self)
     return &self->context;
 }
 
-/* A fiber without one gets an empty one, as the interpreter does at first use.
- * It is created before the check, as that may run the collector. */
+/* A fiber without a context gets an empty one, as the interpreter does at
+ * first use.  The new context is created before the other threads are stopped,
+ * because creating it may run the collector. */
 static PyObject *
 get_context(PyObject *op, void *closure)
 {
@@ -164,12 +167,13 @@ refuse_frame(void)
 {
     PyErr_SetString(
         pf.fiber_error,
-        "the fiber belongs to another thread, and without a GIL "
-        "that may go on at any time: use stack() instead of frame");
+        "the fiber belongs to another thread, which without a GIL may "
+        "continue it at any time: use stack() instead of frame");
     return NULL;
 }
 
-/* The frame where the fiber is suspended; for the running one, its caller. */
+/* Fiber.frame: where the fiber is suspended; for the running fiber, the frame
+ * that reads the attribute. */
 static PyObject *
 get_frame(PyObject *op, void *closure)
 {
@@ -241,7 +245,8 @@ set_daemon(PyObject *op, PyObject *value, void *closure)
     return new > 0 ? 0 : -1;
 }
 
-/* What the fiber waits for: a fiber (join), a word, or None. */
+/* Fiber.waiting_on: the object that the fiber waits for (after join(), a
+ * fiber), a word such as "sleep", or None. */
 static PyObject *
 get_waiting_on(PyObject *op, void *closure)
 {
@@ -263,7 +268,7 @@ pf_look_repr(PyObject *op)
     if (name == NULL) {
         return NULL;
     }
-    /* Its repr may drop the target. */
+    /* A reference, because the target's repr() may make the fiber drop it. */
     bool stopped = pf_world_stop(self->thread);
     PyObject *target = Py_XNewRef(pf_fiber_target(self));
     pf_world_start(stopped);
@@ -281,7 +286,7 @@ pf_look_repr(PyObject *op)
     return repr;
 }
 
-/* The group that spawned it, for reports. */
+/* Fiber._group: the TaskGroup that spawned the fiber, for reports. */
 static PyObject *
 get_group(PyObject *op, void *closure)
 {
@@ -291,10 +296,10 @@ get_group(PyObject *op, void *closure)
 }
 
 PyGetSetDef pf_look_getset[] = {
-    {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
-     NULL},
+    {"_group", get_group, NULL,
+     "The TaskGroup that spawned the fiber, or None.", NULL},
     {"name", pf_task_get_name, pf_task_set_name,
-     "For reports; by default the name of the function.", NULL},
+     "The fiber's name, for reports; by default that of its function.", NULL},
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
     {"parent", get_parent, set_parent,
@@ -306,11 +311,11 @@ PyGetSetDef pf_look_getset[] = {
      "The fiber's contextvars.Context; None when it is done.", NULL},
     {"frame", get_frame, NULL,
      "The frame where the fiber is suspended; None if it is not.\n"
-     "FiberError for another thread's, without a GIL: see stack().",
+     "FiberError for a fiber of another thread, without a GIL: use stack().",
      NULL},
     {"outcome", pf_task_get_outcome, NULL,
-     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
-     "done; None before.",
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) when the\n"
+     "fiber is done; None before.",
      NULL},
     {"daemon", get_daemon, set_daemon,
      "True: run() cancels the fiber instead of waiting for it.", NULL},
@@ -321,7 +326,7 @@ PyGetSetDef pf_look_getset[] = {
 
 /* ---------------------------------------------------------- for the façade */
 
-/* The fibers of a thread that are not done, oldest first. */
+/* Returns a list of the thread's fibers that are not done, oldest first. */
 static PyObject *
 live_fibers(const PfThread *t)
 {
@@ -337,7 +342,8 @@ live_fibers(const PfThread *t)
     return list;
 }
 
-/* Where each call of a suspended fiber is, as bytes: equal for equal stacks. */
+/* _places(fiber): where each call of a suspended fiber is, as bytes that are
+ * equal for fibers with the same stack of calls. */
 static PyObject *
 mod_places(PyObject *module, PyObject *object)
 {
@@ -354,7 +360,7 @@ mod_places(PyObject *module, PyObject *object)
     size_t count = any ? pystate_places(fiber->saved, NULL) : 0;
     PyObject *bytes = PyBytes_FromStringAndSize(
         NULL, (Py_ssize_t)(count * sizeof(uintptr_t)));
-    if (any && bytes != NULL) { /* no Python code has run meanwhile */
+    if (any && bytes != NULL) { /* no Python code has run since the count */
         void *places = PyBytes_AS_STRING(bytes);
         pystate_places(fiber->saved, (uintptr_t *)places);
     }
@@ -362,8 +368,8 @@ mod_places(PyObject *module, PyObject *object)
     return bytes;
 }
 
-/* (thread's identifier, its running fiber, its own fiber, the scheduler that
- * runs there or None, its fibers) */
+/* Returns (the thread's identifier, its running fiber, its root fiber, the
+ * scheduler that runs there or None, its fibers that are not done). */
 static PyObject *
 describe_thread(const PfThread *t)
 {
@@ -407,8 +413,8 @@ pf_look_waits_on(const FiberObject *fiber)
     return s;
 }
 
-/* The time at which the fiber's wait began is that of the loop's last look at
- * the clock before: see pf_scheduler.looked_at. */
+/* The result may be too large by one turn of the loop: a wait begins at the
+ * time when the loop last read the clock (pf_scheduler.looked_at). */
 static PyObject *
 mod_waited(PyObject *module, PyObject *object)
 {
@@ -436,7 +442,8 @@ schedulers_of(const PfThread *t)
     return list;
 }
 
-/* (thread's identifier, what its ended schedulers counted, the others) */
+/* Returns (the thread's identifier, the counters of its ended schedulers, a
+ * list of the other schedulers). */
 static PyObject *
 describe_schedulers(const PfThread *t)
 {
@@ -451,8 +458,8 @@ describe_schedulers(const PfThread *t)
                                ended->timeouts, "waits", ended->waits, list);
 }
 
-/* What `describe` makes of each thread, as a list.  Without the collector:
- * code that it runs might end a thread. */
+/* Returns a list of what `describe` makes of each thread.  The collector is
+ * switched off meanwhile, because code that it runs might end a thread. */
 static PyObject *
 of_each_thread(PyObject *(*describe)(const PfThread *))
 {
@@ -516,7 +523,7 @@ mod_runs_elsewhere(PyObject *module, PyObject *ignored)
     return PyBool_FromLong(found);
 }
 
-/* For log records, so it does not make a PfThread. */
+/* _name_here() is called for log records, so it makes no PfThread. */
 static PyObject *
 mod_name_here(PyObject *module, PyObject *ignored)
 {
@@ -542,16 +549,17 @@ static PyMethodDef functions[] = {
      "_name_here()\n--\n\n"
      "The running fiber's name; None on a thread's own stack."},
     {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
-     "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
+     "_running_scheduler()\n--\n\n"
+     "The Scheduler that runs on this thread, or None."},
     {"_runs_elsewhere", mod_runs_elsewhere, METH_NOARGS,
-     "_runs_elsewhere()\n--\n\nDoes a scheduler run on another thread?"},
+     "_runs_elsewhere()\n--\n\nTrue if a scheduler runs on another thread."},
     {"_threads", mod_threads, METH_NOARGS,
      "_threads()\n--\n\n"
-     "For each thread with fibers: identifier, running fiber, own fiber,\n"
-     "scheduler or None, fibers that are not done."},
+     "For each thread with fibers a tuple: identifier, running fiber, root\n"
+     "fiber, running scheduler or None, fibers that are not done."},
     {"_target_of", mod_target_of, METH_O,
      "_target_of(fiber, /)\n--\n\n"
-     "The function of a fiber that has not begun; None of others."},
+     "The function of a fiber that has not begun; None for other objects."},
     {"_scheduler_of", mod_scheduler_of, METH_O,
      "_scheduler_of(fiber, /)\n--\n\n"
      "The scheduler that a fiber was started on, or None."},
@@ -560,12 +568,12 @@ static PyMethodDef functions[] = {
      "Bytes that are the same for fibers with the same stack."},
     {"_waited", mod_waited, METH_O,
      "_waited(fiber, /)\n--\n\n"
-     "Seconds for which a parked fiber has waited, up to a turn of the loop\n"
-     "too many; None if it is not parked."},
+     "The seconds that a parked fiber has waited, too many by up to one turn\n"
+     "of the loop; None if the fiber is not parked."},
     {"_schedulers", mod_schedulers, METH_NOARGS,
      "_schedulers()\n--\n\n"
-     "For each thread with fibers: identifier, what its ended schedulers\n"
-     "have counted, its other schedulers."},
+     "For each thread with fibers a tuple: identifier, counters of its ended\n"
+     "schedulers, list of its other schedulers."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,8 @@
-/* look/: what fibers show about themselves; calls.h: their stacks. */
+/* look/: looking at fibers, for programs and for reports.
+ *
+ *   inspect.h  a fiber's attributes, its frame, repr(); lists of all fibers
+ *   calls.h    a fiber's calls, also without a frame object
+ */
 #ifndef PF_LOOK_INSPECT_H
 #define PF_LOOK_INSPECT_H
 
@@ -6,12 +10,15 @@
 #include "python/task/fiber.h"
 
 extern PyGetSetDef pf_look_getset[];
-/* The frame where it is suspended; None if it is not.  New reference. */
+/* Returns the frame where the fiber is suspended, or None if it is not: a new
+ * reference, or NULL with an exception. */
 PyObject *pf_look_frame(PfThread *t, FiberObject *fiber);
-bool pf_look_has_frames(const FiberObject *fiber); /* is it suspended? */
-/* The scheduler that a parked fiber waits on; NULL: it is not parked.  A raw
- * fiber may outlive the one that it waited on, so it is looked for among the
- * living. */
+/* Returns true if the fiber is suspended, with frames on its stack. */
+bool pf_look_has_frames(const FiberObject *fiber);
+/* Returns the scheduler on which the fiber is parked, or NULL if it is not
+ * parked: borrowed.  A raw fiber may outlive the scheduler on which it waited.
+ * So this searches the schedulers of the fiber's thread, and does not follow
+ * core.scheduler. */
 SchedulerObject *pf_look_waits_on(const FiberObject *fiber);
 PyObject *pf_look_repr(PyObject *op);
 PyObject *pf_look_stack(PyObject *op, PyObject *ignored);

@@ -1,12 +1,15 @@
-/* What a fiber's stack is to Python, for who packs it: see pack.h.
+/* What the engine's packer (engine/core/pack.h) asks of Python: see pack.h.
  *
- * From outside, pointers lead into a waiting fiber's stack from here only:
+ * These are the only pointers from outside into the stack of a waiting fiber:
  *
- * - `saved`, which is NULL while the bytes are nowhere
- * - objects of its frames, and generators that it runs: then its image is
- *   whole, and they are led to that (pystate_follow)
+ * - FiberObject.saved.  NULL while the fiber has a small image, because then
+ *   its bytes are in no one place.
+ * - The pointers of its frame objects, and of generators that it runs.  A fiber
+ *   that has some gets a whole image, and pystate_follow makes them point into
+ *   that.
  *
- * What others point to while a fiber waits is not on its stack: memory.h.
+ * Memory that other code points to while a fiber waits is not on its stack: see
+ * waitq/wait_memory.h.
  */
 #include "python/pack/pack.h"
 
@@ -16,13 +19,15 @@
 #include "python/core/tstate.h"
 #include "python/switch/tracing.h"
 
-/* So many stacks fit into the second-level caches, with what a switch touches
- * of them; a program with at most four times as many fibers never packs one. */
+/* As many stacks as fit into a second-level cache, if only what a switch
+ * touches counts.  A program with at most four times as many fibers never
+ * packs one. */
 #define DEFAULT_SLOTS 256
 
 PF_ATOMIC(size_t) pf_pack_default_slots; /* constant after import */
 
-/* Of a thread: no object, and known to the packer alone. */
+/* A thread's fiber that only the packer uses, to pack the fiber that runs: see
+ * pf_pack_bring_home.  No Python object refers to it. */
 typedef struct Mover {
     FiberObject fiber; /* first */
     PyState state;
@@ -47,8 +52,9 @@ look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
         view.called_back || pf_fiber_rare(fiber)->lends != 0 || fiber->is_hub;
 }
 
-/* Where it lies while the fiber is at home.  The header does not say so while
- * the slot is vacant: its memory may have gone back to the system. */
+/* Returns where the fiber's saved state is while its bytes are at home.  The
+ * address is computed, not read from the stack's header: while the slot is
+ * vacant, the header's memory may have gone back to the system. */
 static PyState *
 state_at_home(const pf_fiber *core)
 {
@@ -150,7 +156,8 @@ pf_pack_reset(PfThread *t)
     pf_pack_use(t, pf_load_relaxed(&pf_pack_default_slots));
 }
 
-/* No object knows these frames, so that only the copy changes. */
+/* No object refers to the frames of a fiber with a small image, so
+ * pystate_follow changes only the copy. */
 PyState *
 pf_pack_state_packed(const FiberObject *fiber)
 {
@@ -165,7 +172,8 @@ pf_pack_state_packed(const FiberObject *fiber)
 
 /* ---------------------------------------------------------------- how many */
 
-/* PYFIBER_SLOTS: a number, 0 for as many as there are fibers. */
+/* Reads PYFIBER_SLOTS: how many stacks fibers share; 0: each has a separate
+ * stack.  Returns 0, or -1 with ValueError. */
 static int
 slots_from_environment(void)
 {

@@ -1,5 +1,6 @@
-/* pack/: fibers that wait without a stack of their own, as far as Python is
- * concerned: see engine/core/pack.h. */
+/* pack/: many fibers share few stacks, as the engine packs the stacks of
+ * parked fibers (engine/core/pack.h).  This room is the engine's host: it
+ * adjusts Python's pointers into a stack that moves. */
 #ifndef PF_PYTHON_PACK_H
 #define PF_PYTHON_PACK_H
 
@@ -11,21 +12,22 @@
 
 extern PF_ATOMIC(size_t) pf_pack_default_slots; /* 0: packing is off */
 
-/* How many slots somebody asks for, None: the default. 0, or -1 with an
+/* Converts an argument `slots`; None is the default.  Returns 0, or -1 with an
  * exception. */
 int pf_pack_slots(PyObject *wanted, size_t *slots);
 
-/* Why there is no packing; NULL: there is. */
+/* Returns why stacks cannot be packed here; NULL if they can. */
 const char *pf_pack_refused_here(void);
 
-/* From now on the fibers of this thread share so many slots; 0: none.  Without
- * memory for what packing needs, each has a stack of its own. */
+/* Makes the fibers of this thread share `slots` stacks from now on; 0: each
+ * has a separate stack.  Without memory for what packing needs, each has a
+ * separate stack as well. */
 void pf_pack_use(PfThread *t, size_t slots);
-/* The same with the default number. */
+/* As pf_pack_use with the default number. */
 void pf_pack_reset(PfThread *t);
 
-/* Somebody wants to look at this fiber's frames: they have to be somewhere.  On
- * its own thread or with the GIL. 0, or -1 with MemoryError. */
+/* Makes the frames of a packed fiber readable: gives it a whole image.  On the
+ * fiber's thread, or with the GIL.  Returns 0, or -1 with MemoryError. */
 static inline int
 pf_pack_show_fiber(FiberObject *fiber)
 {
@@ -37,8 +39,9 @@ pf_pack_show_fiber(FiberObject *fiber)
     return -1;
 }
 
-/* The state of a suspended fiber, to look at its frames without a change: good
- * until the next call. */
+/* Returns the saved state of a suspended fiber, to read its frames.  Unlike
+ * pf_pack_show_fiber this does not change the fiber and cannot fail.  The
+ * result is valid until the next call. */
 PyState *pf_pack_state_packed(const FiberObject *fiber);
 static inline PyState *
 pf_pack_state_of(const FiberObject *fiber)

@@ -1,23 +1,24 @@
-/* Loops of asyncio's that run in fibers: see asyncio.h. */
+/* asyncio's event loops that run in fibers: see asyncio.h. */
 #include "python/wait/asyncio.h"
 
 #include "python/core/tstate.h"
 
-/* Not on a C stack: a fiber that the inner loop has switched to runs inside of it,
- * too, and sets it aside when it waits.  The loop's own fiber is suspended
- * then, and may even continue and leave the loop before that wait ends. */
+/* An inner loop.  The record is not on a C stack, because a fiber that the
+ * inner loop has switched to is inside of the loop, too, and sets the loop
+ * aside when it waits.  The loop's own fiber is suspended then, and may even
+ * continue and leave the loop before that wait ends. */
 struct PfAsyncio {
-    size_t
-        users; /* the call that began it, and those that have set it aside */
-    bool over; /* that call has ended: nobody enters it any more */
-    /* asyncio's functions: get(), set(loop), take(loop, None) which returns the
-     * task, give(loop, task) */
+    size_t users; /* references: the call that began the inner loop, and each
+                     wait that has set it aside */
+    bool over; /* the call has ended: the loop does not become active again */
+    /* asyncio's functions: get(), set(loop), take(loop, None) which returns
+     * the task, give(loop, task) */
     PyObject *get_loop, *set_loop, *take_task, *give_task;
     PyObject *outer;    /* the running loop outside of it, or None */
-    PyObject *hooks[2]; /* outside of it; its own while it is away */
+    PyObject *hooks[2]; /* outside of it; while it is set aside, its own */
 };
 
-/* The current task of `loop` is now none; returns the one that it was. */
+/* Clears the current task of `loop`.  Returns the task, or None. */
 static PyObject *
 take_task(const PfAsyncio *g, PyObject *loop)
 {
@@ -46,7 +47,8 @@ set_loop(const PfAsyncio *g, PyObject *from, PyObject *to)
     return done == NULL ? -1 : 0;
 }
 
-/* The task first and last: it is set only for the running loop. */
+/* The task is cleared before the loop, and take_back() sets it after the loop,
+ * because asyncio lets only the running loop have a current task. */
 static int
 set_aside(PfAsyncio *g, PfAway *away)
 {
@@ -120,7 +122,7 @@ pf_asyncio_leave(PfThread *t, PfAway *away)
     }
     pf_thread_no_switch_end(t);
     if (rc < 0) {
-        away->asyncio->users--; /* not the last: it has not been left */
+        away->asyncio->users--; /* not the last: the call has not ended */
         enter(t, away->asyncio);
     }
     return rc;
@@ -150,7 +152,7 @@ pf_asyncio_return(PfThread *t, PfAway *away)
 
 /* --------------------------------------------------------------- being inside */
 
-/* NULL with an exception. */
+/* Makes a new inner loop active.  Returns NULL with an exception. */
 static PfAsyncio *
 inner_begin(PfThread *t, PyObject *functions)
 {
@@ -186,7 +188,7 @@ inner_end(PfThread *t, PfAsyncio *g)
     pystate_restore_exception(raised);
 }
 
-/* What is called inside of an inner loop is part of it. */
+/* A call inside of an inner loop belongs to that loop and begins no other. */
 static PyObject *
 mod_keep_state(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -216,12 +218,13 @@ static PyMethodDef functions[] = {
     {"_keep_asyncio_state", (PyCFunction)(void (*)(void))mod_keep_state,
      METH_FASTCALL,
      "_keep_asyncio_state($module, functions, fn, /, *args)\n--\n\n"
-     "Call fn(*args), which may set asyncio's running loop and current task:\n"
-     "while it waits for fibers, they are set aside."},
+     "Call fn(*args), which may set asyncio's running loop and current task.\n"
+     "While fn waits for fibers, both are set aside. `functions`: get(),\n"
+     "set(loop), take(loop, None), which returns the task, and\n"
+     "give(loop, task)."},
     {NULL, NULL, 0, NULL},
 };
 
-/* Constant after import. */
 /* constant after import */
 PfKeeps pf_asyncio_of_thread = {.size = sizeof(PfAsyncio *)};
 

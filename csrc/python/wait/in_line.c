@@ -1,4 +1,5 @@
-/* See in_line.h. */
+/* Waiting in a queue: a fiber parks (wait.c), a plain thread blocks on a lock.
+ * See in_line.h. */
 #include "python/wait/in_line.h"
 
 #include "python/core/state.h"
@@ -7,7 +8,7 @@
 #include "python/wait/wait.h"
 #include "python/waitq/wait_memory.h"
 
-/* The thread has none to spare. */
+/* For pf_wait_new when the thread keeps no spare wait. */
 static PF_NEVER_INLINE PfWait *
 new_in_heap(PfThread *t, PfMutex *mutex)
 {
@@ -32,7 +33,8 @@ pf_wait_new(PfThread *t, PfMutex *mutex)
     return wait;
 }
 
-/* Microseconds until the deadline, 0 if it has passed; -1: no deadline. */
+/* Returns the microseconds until the deadline, 0 if it has passed, and -1 if
+ * there is none. */
 static PY_TIMEOUT_T
 microseconds_left(int64_t deadline)
 {
@@ -47,10 +49,11 @@ microseconds_left(int64_t deadline)
     return left < PY_TIMEOUT_MAX ? left : PY_TIMEOUT_MAX;
 }
 
-/* Python's signal handlers run on the main thread while it waits.  A shielded
- * wait continues after the first exception, which *pending keeps, because the
- * lock is needed to unwind properly.  A second exception ends it, as in run().
- */
+/* Runs Python's signal handlers, which the main thread does while it waits.
+ * Returns 0 if the wait goes on, else -1 with an exception.  A shielded wait
+ * goes on after the first exception, which *pending keeps, because the caller
+ * needs the lock to unwind properly.  A second exception ends it, as in
+ * run(). */
 static int
 after_signal(PfWaiter *waiter, PyObject **pending)
 {
@@ -95,8 +98,8 @@ block(PfWaiter *waiter, int64_t deadline)
     return rc;
 }
 
-/* A fiber on its own stack may not block: on its thread nothing else could run
- * to wake it. */
+/* Outside of a run only the thread's own stack may block.  A raw fiber may
+ * not: nothing else could run on its thread to wake it. */
 static int
 refuse_plain(PfThread *t)
 {
@@ -117,7 +120,8 @@ refuse_plain(PfThread *t)
     return 0;
 }
 
-/* NULL, without an exception, if there is no memory. */
+/* Returns a new lock that is held; NULL, without an exception, if there is no
+ * memory. */
 static PyThread_type_lock
 closed_lock(void)
 {
@@ -157,7 +161,8 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* With a GIL nobody looks before it waits. */
+/* Does nothing with a GIL: no other thread looks at the waiter before it
+ * waits, and pf_wait_in_line sets both fields. */
 void
 pf_wait_begin(PfWaiter *waiter, PfThread *t)
 {
@@ -167,7 +172,8 @@ pf_wait_begin(PfWaiter *waiter, PfThread *t)
     }
 }
 
-/* Whoever has granted it until now was in time. */
+/* Leaves the queues and returns the result of the wait.  A grant that came
+ * before the nodes were unlinked was in time, also after the deadline. */
 static inline int
 settle(PfWaiter *waiter, int rc)
 {

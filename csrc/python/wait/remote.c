@@ -1,7 +1,8 @@
-/* A task of another thread: see remote.h.
+/* Waiting for the end of a fiber of another thread: see remote.h.
  *
- * Who waits for the end of one waits for an _End, whose method the task's own
- * thread adds to the task's done-callbacks.
+ * The waiting fiber makes an _End object and waits in its queue.  A message
+ * makes the other thread add a method of the _End to the done-callbacks of the
+ * fiber that is waited for.
  */
 #include "python/wait/remote.h"
 
@@ -24,7 +25,8 @@ static PyTypeObject *end_type; /* constant after import */
 
 /* ----------------------------------------------------------------------- join */
 
-/* A done-callback, on the thread of the fiber. */
+/* Wakes the waiting fiber.  A done-callback, called on the thread of the fiber
+ * that has ended. */
 static PyObject *
 end_came(PyObject *op, PyObject *fiber)
 {
@@ -39,7 +41,8 @@ end_came(PyObject *op, PyObject *fiber)
 
 static PyMethodDef came_method = {"end_came", end_came, METH_O, NULL};
 
-/* No memory: who waits is woken all the same, and finds that it is no end. */
+/* Adds the callback, on the fiber's thread.  If there is no memory, the
+ * waiting fiber is woken all the same, and was_the_end() reports that. */
 static void
 watch_arrived(SchedulerObject *s, PyObject *fiber, PyObject *callback)
 {
@@ -50,7 +53,7 @@ watch_arrived(SchedulerObject *s, PyObject *fiber, PyObject *callback)
     }
 }
 
-/* Nobody waits any more. */
+/* Removes the callback, on the fiber's thread: nobody waits any more. */
 static void
 unwatch_arrived(SchedulerObject *s, PyObject *fiber, PyObject *callback)
 {
@@ -70,7 +73,7 @@ unwatch(SchedulerObject *s, FiberObject *target, PyObject *callback)
 {
     PyObject *pending = pystate_take_exception();
     if (pf_post_call(s, unwatch_arrived, (PyObject *)target, callback) < 0) {
-        PyErr_Clear(); /* no memory: it goes when the fiber ends */
+        PyErr_Clear(); /* no memory: the callback stays until the fiber ends */
     }
     pystate_restore_exception(pending);
 }
@@ -87,7 +90,8 @@ await_end(PfThread *t, EndObject *end, int64_t deadline, FiberObject *target)
                         (PyObject *)target);
 }
 
-/* It has been woken: by the end? */
+/* Called when the wait is over.  Returns 0 if the target has ended, else -1
+ * with MemoryError: see watch_arrived(). */
 static int
 was_the_end(const FiberObject *target)
 {

@@ -1,9 +1,9 @@
-/* Waiting: the one function that parks, and the functions that use it.
+/* Waiting: the one function that parks a fiber, and the functions that use it.
  *
- * Every park point goes through pf_wait.  Cancellation (cancelling.h) is looked at
- * there: before the fiber waits, and when it was woken because of it.  A wake-up
- * that came first wins: the value is delivered, the cancellation raised at
- * the next park point.
+ * A wait checks for a cancellation (task/cancelling.h) before the fiber parks,
+ * and when the fiber was woken because of one.  A wake-up that came before the
+ * cancellation has precedence: the value is delivered, and the cancellation is
+ * raised at the next park point.
  */
 #include "python/wait/wait.h"
 
@@ -28,12 +28,12 @@
 
 /* ------------------------------------------------- requests from other threads */
 
-/* Its proxy, which another thread runs, is meant. */
+/* Unparks the proxy that runs in place of this fiber on another thread. */
 static void
 unpark_proxy(FiberObject *fiber, PyObject *value)
 {
     if (pf_wait_unpark(PF_TASK(fiber->rare->other), value) < 0) {
-        PyErr_Clear(); /* it is over, or there is no memory */
+        PyErr_Clear(); /* the proxy has ended, or there is no memory */
     }
 }
 
@@ -64,7 +64,7 @@ pf_wait_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     if (bits & PF_POST_SEEN) {
         fiber->looked_at = true;
     }
-    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
+    if (bits & PF_POST_LEFT) { /* the post owns a reference to the fiber */
         if (core->state == PF_DONE) {
             Py_DECREF(fiber);
         } else {
@@ -76,8 +76,9 @@ pf_wait_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 
 /* ------------------------------------------------------------------- parking */
 
-/* We were resumed by something other than our wake-up: the fiber is being
- * unwound. */
+/* Called when something other than a wake-up has resumed the parked fiber: the
+ * fiber is being unwound.  (To switch to it is an error.)  Returns -1 with an
+ * exception. */
 static int
 resumed_by_transfer(PfThread *t)
 {
@@ -89,13 +90,15 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
-/* A raw fiber may wait, too; the scheduler owns it meanwhile. */
+/* Parks the running fiber.  Returns a pf_wake, or -1 with an exception.  A raw
+ * fiber may wait, too; it belongs to the scheduler meanwhile. */
 static inline int
 park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
     SchedulerObject *s = t->scheduler;
     bool raw = self->core.scheduler == NULL;
-    if (PF_UNLIKELY(raw)) { /* others may read it of one that is not */
+    if (PF_UNLIKELY(raw)) { /* only then: other threads may read the field of
+                               a scheduled fiber, so it is not written */
         self->core.scheduler = &s->core;
     }
     self->waiting_on = Py_NewRef(what);
@@ -128,7 +131,7 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 
 /* A fiber that is already cancelled does not wait, unless it has swallowed
  * Cancelled too often.  Then it waits for a while, to let others run, and even
- * gets what it waits for if that arrives meanwhile. */
+ * gets what it waits for if that arrives in this time. */
 static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
@@ -149,7 +152,8 @@ park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
                                        : park(t, self, deadline, what);
 }
 
-/* 0, 1 or -1: the result of a wait that ended because of `why`. */
+/* Returns the result of a wait that ended because of `why`, a pf_wake or -1:
+ * 0, 1 or -1 as pf_wait, with Cancelled raised if a cancellation ended it. */
 static inline int
 answer(PfThread *t, int why)
 {
@@ -181,8 +185,8 @@ is_granted(PfWaiter *waiter)
     return PF_SHARED_GET(&waiter->taken) != NULL;
 }
 
-/* The same when the wait is over because of `why`: without a GIL others may
- * still grant it, until it is in line no longer. */
+/* As is_granted, after a wait that ended because of `why`.  Without a GIL
+ * other threads may grant the waiter until its nodes are unlinked. */
 static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
@@ -192,7 +196,8 @@ was_granted(PfWaiter *waiter, int why)
     return is_granted(waiter);
 }
 
-/* pf_pending_run runs code that may grant what we are about to wait for. */
+/* Checks for a grant after pf_pending_run, which runs code that may grant what
+ * this is about to wait for. */
 int
 pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                 PyObject *what)
@@ -246,14 +251,14 @@ take_permit(FiberObject *self)
     return value;
 }
 
-/* park(): the value of unpark(), or NULL with TimeoutError or Cancelled. */
 PyObject *
 pf_wait_park(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(t->pending != 0)) {
         if (pf_pending_run(t) < 0) {
-            return NULL; /* code that runs meanwhile must not take the permit */
+            return NULL; /* checked first: code that runs there may take a
+                            permit */
         }
         PF_ASYNCIO_WAITS(t, PyObject *, NULL, pf_wait_park(t, deadline));
     }
@@ -328,8 +333,10 @@ pf_wait_unpark(PfTaskObject *task, PyObject *value)
 
 /* -------------------------------------------------------------- yield, sleep */
 
-/* An inner loop yields often.  Is there nobody to yield to, and nothing to look at
- * for once? */
+/* Returns true if an inner loop of asyncio, which yields often, need not
+ * yield: no other task is ready, no message has come, the fiber is not
+ * cancelled, and the timers need no check yet.  The call then counts as a
+ * switch towards that check. */
 static bool
 is_alone(SchedulerObject *s, FiberObject *self)
 {
@@ -372,8 +379,8 @@ pf_wait_yield(PfThread *t)
     return pf_cancelling_check(self);
 }
 
-/* Not a cancellation point: the caller of spawn has not asked to wait.  The
- * caller has checked by pf_pending_run that a switch is allowed. */
+/* Not a cancellation point, because a caller of spawn_now() has not asked to
+ * wait.  The caller has checked by pf_pending_run that a switch is allowed. */
 int
 pf_wait_run_now(PfThread *t, FiberObject *fresh)
 {
@@ -427,7 +434,7 @@ pf_wait_refuse_join(PfThread *t, FiberObject *target)
     return pf_scheduler_active(t, "waiting for a fiber") == NULL ? -1 : 0;
 }
 
-/* If it has not begun, it begins next; but not for a wait that will be
+/* Lets `target` run next if it has not begun, unless the wait for it will be
  * refused. */
 static void
 prefer(PfThread *t, FiberObject *target)
@@ -439,7 +446,6 @@ prefer(PfThread *t, FiberObject *target)
     }
 }
 
-/* 0: done; 1: timed out; -1: exception. */
 int
 pf_wait_join(PfThread *t, FiberObject *target, int64_t deadline)
 {

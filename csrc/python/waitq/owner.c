@@ -1,12 +1,12 @@
-/* Who holds a lock: see owner.h. */
+/* The owners of locks, also those that have ended: see owner.h. */
 #include "python/waitq/owner.h"
 
 #include "engine/base/mutex.h"
 #include "python/core/thread.h"
 #include "python/core/world.h"
 
-/* Given to a fiber, see PfOwner: shared, one word. */
-static PF_ATOMIC(size_t) last_number;
+/* The number that a fiber got last: see PfOwner. */
+static PF_ATOMIC(size_t) last_number; /* shared, one word */
 
 uint32_t
 pf_owner_number(FiberObject *fiber)
@@ -32,8 +32,9 @@ find_on(PfThread *t, const PfOwner *owner)
     return f;
 }
 
-/* A new reference, or NULL.  The pointer is followed only if it is known to
- * point to a live fiber. */
+/* Returns a new reference to the owner, or NULL if it has ended.  Compares the
+ * pointer with those of the live fibers, and follows it only if it is one of
+ * these. */
 static FiberObject *
 find_owner(const PfOwner *owner)
 {
@@ -55,8 +56,9 @@ find_owner(const PfOwner *owner)
 }
 
 #define GONE_PLACES 256
-/* Names of owners that have ended, at the places of their numbers; each stays
- * until a later one needs the place.  Shared, behind gone_lock. */
+/* The names of owners that have ended.  An owner's number, modulo
+ * GONE_PLACES, is its place; a later owner with the same place replaces it.
+ * Shared, behind gone_lock. */
 static struct {
     uint32_t number;
     PyObject *name;

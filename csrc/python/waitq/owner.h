@@ -1,20 +1,25 @@
-/* Who holds a lock, for reports and for locks that only their owner frees. */
+/* The owner of a lock: which fiber holds it.  Reports name the owner, and some
+ * locks may be released by their owner only. */
 #ifndef PF_WAITQ_OWNER_H
 #define PF_WAITQ_OWNER_H
 
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
-/* Who holds a lock.  The pointer is not a reference: a suspended fiber must
- * not be kept alive by the lock it holds.  The fiber's number tells it from later ones at the same address: two of them with the same
- * number would be 2^32 owners of locks apart. */
+/* The fiber that holds a lock.  The pointer is not a reference, because a lock
+ * must not keep its suspended owner alive.  The fiber's number distinguishes
+ * the fiber from later ones at the same address.  Numbers are handed out in
+ * turn, one to each fiber that owns a lock for the first time, so two fibers
+ * with the same number are 2^32 such fibers apart. */
 typedef struct PfOwner {
-    FiberObject *fiber;
-    uint32_t number; /* 0: it has never owned a lock */
+    FiberObject *fiber; /* NULL: nobody holds the lock */
+    uint32_t number; /* FiberObject.number, which is 0 before its first lock */
 } PfOwner;
 
+/* Gives the fiber its number and returns it. */
 uint32_t pf_owner_number(FiberObject *fiber);
 
+/* Returns `fiber` as the owner of a lock. */
 static inline PfOwner
 pf_owner(FiberObject *fiber)
 {
@@ -29,12 +34,14 @@ pf_owner_is(const PfOwner *owner, const FiberObject *fiber)
     return owner->fiber == fiber && owner->number == fiber->number;
 }
 
-/* It ends, and has owned a lock: keep its name for reports. */
+/* Keeps the name of `fiber` for reports.  Called when a fiber that has owned a
+ * lock ends. */
 void pf_owner_ends(FiberObject *fiber);
-/* The name of an owner that has ended; None if it has not, or there is none.
- * The name may be forgotten if it ended long ago: then "?". */
+/* Returns the name of an owner that has ended, or None if the owner is alive
+ * or there is none.  The result is "?" if the owner ended so long ago that its
+ * name is no longer kept. */
 PyObject *pf_owner_gone(const PfOwner *owner);
-/* The owners that have not ended: a list. */
+/* Returns a list of those among `owners` that have not ended. */
 PyObject *pf_owner_list(const PfOwner *owners, int count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Memory for what others point to while a fiber waits: see memory.h. */
+/* Memory that lasts as long as a fiber's wait: see wait_memory.h. */
 #include "python/waitq/wait_memory.h"
 
 void *

@@ -1,10 +1,10 @@
-/* Memory for what others point to while a fiber waits.
+/* Memory for objects that other code points to while a fiber waits.
  *
  * The C stack of a suspended fiber may be moved out at any time, and another
- * fiber's bytes then lie at its addresses.  So a place in a queue, a place in
- * line for a descriptor and the like are not variables on the stack: they lie
- * in memory that is taken when the wait begins and freed when it ends.  A
- * thread keeps freed pieces for its next waits.
+ * fiber's bytes then lie at its addresses.  So a place in a queue, or in the
+ * list of those that wait for a descriptor, is not a variable on the stack.
+ * The place lies in memory that is taken when the wait begins and freed when
+ * the wait ends.  A thread keeps freed pieces for its next waits.
  */
 #ifndef PF_WAITQ_WAIT_MEMORY_H
 #define PF_WAITQ_WAIT_MEMORY_H
@@ -14,11 +14,13 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 
-/* What a piece of PF_SPARE_SMALL_WAITS has room for: 64 bytes in glibc's heap. */
+/* Size of a piece of PF_SPARE_SMALL_WAITS, which takes 64 bytes of glibc's
+ * heap. */
 #define PF_WAIT_BYTES 56
 
-/* `kind`: PF_SPARE_SMALL_WAITS or PF_SPARE_WAITS.  A piece that is free, to be
- * given to pf_wait_memory_keep; NULL: there is none, take it from the heap. */
+/* Returns a piece that this thread has kept, or NULL if it has none: then take
+ * one from PyMem_RawMalloc.  `kind` is PF_SPARE_SMALL_WAITS or PF_SPARE_WAITS.
+ * Give the piece back with pf_wait_memory_keep. */
 static inline void *
 pf_wait_memory_spare(PfThread *t, PfSpareKind kind)
 {
@@ -31,7 +33,8 @@ pf_wait_memory_spare(PfThread *t, PfSpareKind kind)
     return memory;
 }
 
-/* It came from that, or from PyMem_RawMalloc. */
+/* Keeps `memory` for later waits, or frees it if enough pieces are kept.
+ * `memory` is from pf_wait_memory_spare or PyMem_RawMalloc. */
 static inline void
 pf_wait_memory_keep(PfThread *t, PfSpareKind kind, void *memory)
 {
@@ -45,7 +48,8 @@ pf_wait_memory_keep(PfThread *t, PfSpareKind kind, void *memory)
     spare->count++;
 }
 
-/* PF_WAIT_BYTES; NULL with MemoryError. */
+/* Returns PF_WAIT_BYTES bytes, to be freed by pf_wait_memory_free; or NULL
+ * with MemoryError. */
 void *pf_wait_memory_slow(void);
 static inline void *
 pf_wait_memory(PfThread *t)
@@ -60,6 +64,7 @@ pf_wait_memory_free(PfThread *t, void *memory)
     pf_wait_memory_keep(t, PF_SPARE_SMALL_WAITS, memory);
 }
 
-void pf_wait_memory_clear(PfThread *t); /* no more is kept */
+/* Frees what the thread keeps; from then on it keeps nothing. */
+void pf_wait_memory_clear(PfThread *t);
 
 #endif

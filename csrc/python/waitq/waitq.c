@@ -1,4 +1,4 @@
-/* Waiting in line; see waitq.h. */
+/* Queues of waiters: see waitq.h.  The wait itself is in wait/in_line.c. */
 #include "python/waitq/waitq.h"
 
 #include "python/core/compiler.h"
@@ -36,15 +36,17 @@ length(const PfWaitq *queue)
     return count;
 }
 
-/* Without a GIL some of those in line may have been granted elsewhere. */
+/* Without a GIL another thread may have granted a waiter whose node is linked
+ * here. */
 static inline bool
-waits_still(const PfNode *node)
+is_not_granted(const PfNode *node)
 {
     return !PF_FREE_THREADED || PF_SHARED_GET(&node->waiter->taken) == NULL;
 }
 
-/* A list is not made, nor does it grow, under the mutex: the memory is had
- * before, and who comes meanwhile is not in it. */
+/* No list may be created or extended while the mutex is held.  So this counts
+ * the waiters, allocates memory for them and then collects them; a waiter that
+ * comes in between is left out. */
 PyObject *
 pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
 {
@@ -58,7 +60,7 @@ pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
     Py_ssize_t count = 0;
     pf_objlock_lock(mutex);
     for (PfNode *n = queue->head; count < most && n != NULL; n = n->next) {
-        if (waits_still(n)) {
+        if (is_not_granted(n)) {
             tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
         }
     }
@@ -85,10 +87,11 @@ pf_waitq_no_holders(PyObject *op, PyObject *ignored)
 
 /* ------------------------------------------------------------------- waking */
 
-/* A fiber that is not parked is on its way into the wait or out of it: it
- * checks `taken` itself.  Whether it is parked only its own thread may ask. */
+/* A fiber that is not parked is on its way into the wait or out of it, and
+ * checks `taken` itself.  Only the fiber's own thread may check whether it is
+ * parked.  `passes`: the fiber runs before others that are ready. */
 static void
-wake(PfWaiter *waiter, bool next)
+wake(PfWaiter *waiter, bool passes)
 {
     if (waiter->lock != NULL) {
         PyThread_release_lock(waiter->lock);
@@ -101,15 +104,16 @@ wake(PfWaiter *waiter, bool next)
     pf_task *core = &waiter->task->core;
     if (PF_UNLIKELY(s->thread != pf_thread_current)) {
         pf_task_post(&s->core, core, PF_POST_WAKE);
-    } else if ((next ? pf_scheduler_wake_next
-                     : pf_scheduler_wake)(&s->core, core, PF_WAKE_NORMAL)) {
+    } else if ((passes ? pf_scheduler_wake_next
+                       : pf_scheduler_wake)(&s->core, core, PF_WAKE_NORMAL)) {
         pf_scheduler_tell_host(s);
     }
 }
 
-/* The message may come late, when the fiber has noticed by itself and waits
- * for something else: then it is ignored.  (If the waiter has a lock, it does
- * not wait in line yet: a condition's foreign lock is being released.) */
+/* The message may come late, when the fiber has noticed the grant by itself
+ * and waits for something else: then it is ignored.  (A waiter has a lock
+ * while a condition releases a foreign lock.  The code of that lock may wait
+ * for something else, from which the notification must not wake the fiber.) */
 void
 pf_waitq_posted(FiberObject *fiber)
 {
@@ -121,9 +125,10 @@ pf_waitq_posted(FiberObject *fiber)
     }
 }
 
-/* Without a GIL it was claimed when it was chosen. */
+/* Without a GIL the waiter was claimed when it was chosen, so `taken` is set
+ * already. */
 static inline void
-grant(PfNode *node, bool next)
+grant(PfNode *node, bool passes)
 {
     PfWaiter *waiter = node->waiter;
     if (PF_FREE_THREADED) {
@@ -133,7 +138,7 @@ grant(PfNode *node, bool next)
         PF_SHARED_SET(&waiter->taken, node);
         pf_waitq_leave(waiter);
     }
-    wake(waiter, next);
+    wake(waiter, passes);
 }
 
 void
@@ -142,7 +147,8 @@ pf_waitq_grant(PfNode *node)
     grant(node, false);
 }
 
-/* In front of all that wait, whatever a test asks for. */
+/* Returns the node at the head of the queue, even if a test asks for another
+ * order; or NULL. */
 static PfNode *
 first(PfWaitq *queue)
 {
@@ -177,7 +183,7 @@ pf_waitq_choose_slow(const PfWaitq *queue)
     return node;
 }
 
-/* The mark of a waiter that does something itself: see pf_waitq_claim_self. */
+/* Value of `taken` while a waiter serves itself: see pf_waitq_claim_self. */
 static PfNode busy; /* constant after import */
 
 static bool
@@ -192,7 +198,8 @@ claim(PfWaiter *waiter, PfNode *node)
     return true;
 }
 
-/* Those that have been granted elsewhere are taken out of the line. */
+/* Unlinks the nodes that it meets of waiters that have been granted in other
+ * queues. */
 PfNode *
 pf_waitq_claim(PfWaitq *queue)
 {
