@@ -1,9 +1,9 @@
 /* Channel.
  *
- * A value goes straight from a sender to a waiting receiver.  In a channel with
- * a capacity it may wait in between.  A receiver takes the channel's values
- * before those of waiting senders, so values are received in the order in which
- * they were sent.
+ * A value goes straight from a sender to a waiting receiver.  In a channel
+ * with a capacity it may wait in between.  A receiver takes the channel's
+ * values before those of waiting senders, so values are received in the order
+ * in which they were sent.
  */
 #include "python/queue/channel.h"
 
@@ -50,8 +50,8 @@ pf_channel_raise(ChannelObject *self, int rc)
 }
 
 /* Gives the value (stolen) to the next receiver.  Returns false, and steals
- * nothing, if nobody waits for a value.  The caller of this function and of the
- * next three holds the mutex. */
+ * nothing, if nobody waits for a value.  The caller of this function and of
+ * the next three holds the mutex. */
 static bool
 hand_to_receiver(ChannelObject *self, PyObject *value)
 {
@@ -64,8 +64,8 @@ hand_to_receiver(ChannelObject *self, PyObject *value)
     return true;
 }
 
-/* Takes the value of the next waiting sender, or returns NULL if there is none.
- */
+/* Takes the value of the next waiting sender, or returns NULL if there is
+ * none. */
 static PyObject *
 take_from_sender(ChannelObject *self)
 {
@@ -278,7 +278,8 @@ channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return receive((ChannelObject *)op, deadline);
 }
 
-/* Returns true if the exception that is set is this channel's ChannelClosed. */
+/* Returns true if the exception that is set is this channel's ChannelClosed.
+ */
 static bool
 is_end_of(PyObject *channel)
 {

@@ -6,8 +6,9 @@
 #include "python/task/fiber.h"
 #include "python/waitq/waitq.h"
 
-/* Invariants: `receivers` is empty while there are values or senders; `senders`
- * is empty while there are fewer values than `capacity`, or receivers. */
+/* Invariants: `receivers` is empty while there are values or senders;
+ * `senders` is empty while there are fewer values than `capacity`, or
+ * receivers. */
 typedef struct ChannelObject {
     PyObject_HEAD
     PyObject *weakrefs;

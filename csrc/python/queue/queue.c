@@ -120,8 +120,8 @@ take(QueueObject *self)
     return item;
 }
 
-/* Gives the item (stolen) to the next waiting get().  Returns false, and steals
- * nothing, if there is none. */
+/* Gives the item (stolen) to the next waiting get().  Returns false, and
+ * steals nothing, if there is none. */
 static bool
 hand_to_getter(QueueObject *self, PyObject *item)
 {
@@ -149,8 +149,8 @@ put_back(QueueObject *self, PyObject *item)
     return true;
 }
 
-/* Undoes a get() whose item (stolen) cannot be used.  If there is no memory for
- * that, the item is lost, and this function can only report it. */
+/* Undoes a get() whose item (stolen) cannot be used.  If there is no memory
+ * for that, the item is lost, and this function can only report it. */
 static void
 give_back(QueueObject *self, PyObject *item)
 {
@@ -815,7 +815,8 @@ Take an item out and return it; wait for one.\n\
 \n\
 queue.Empty if there is no item after `timeout` seconds (None: no limit), or\n\
 at once with block=False. ShutDown if the queue is empty after shutdown(). A\n\
-cancellation point if it has to wait. ValueError for a negative timeout or NaN.");
+cancellation point if it has to wait. ValueError for a negative timeout or\n\
+NaN.");
 PyDoc_STRVAR(put_nowait_doc, "put_nowait($self, item, /)\n--\n\n\
 put(item, block=False)");
 PyDoc_STRVAR(get_nowait_doc, "get_nowait($self, /)\n--\n\nget(block=False)");

@@ -1,9 +1,9 @@
 /* Condition.
  *
  * The lock is pyfiber's Lock or RLock, of which this file calls the C
- * functions, or a foreign lock: any object with acquire() and release(), one of
- * threading's for example.  However wait() ends, it first takes the lock again;
- * even a cancellation is raised only after that.
+ * functions, or a foreign lock: any object with acquire() and release(), one
+ * of threading's for example.  However wait() ends, it first takes the lock
+ * again; even a cancellation is raised only after that.
  *
  * The methods of a foreign lock may do anything: wait, switch, use the
  * condition.  So each call keeps a reference to the lock that it began with,
@@ -126,8 +126,8 @@ is_taken(PyObject *lock)
     return done == NULL ? -1 : 0;
 }
 
-/* Returns 1 if the running fiber holds the lock, as far as the kind of lock can
- * tell, else 0; -1: exception. */
+/* Returns 1 if the running fiber holds the lock, as far as the kind of lock
+ * can tell, else 0; -1: exception. */
 static int
 is_owned(PyObject *lock, PfThread *t)
 {
@@ -272,10 +272,10 @@ restore(PyObject *lock, PfThread *t, Saved *saved)
 
 /* Takes the lock again after a wait.  `pending` (stolen) is the exception that
  * ended the wait, or NULL; it is raised once the lock is taken.  If the lock
- * cannot be taken, that error is raised instead, with `pending` as its context.
- * Only a fiber that is being unwound drops that error: such a fiber must not
- * wait, so it goes on without the lock (see pf_lock_lost).  Returns 0, or -1
- * with an exception. */
+ * cannot be taken, that error is raised instead, with `pending` as its
+ * context.  Only a fiber that is being unwound drops that error: such a fiber
+ * must not wait, so it goes on without the lock (see pf_lock_lost).  Returns
+ * 0, or -1 with an exception. */
 static int
 restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 {

@@ -7,18 +7,18 @@
  * the body.  emit() removes the link and switches back.  So another fiber may
  * pull next, and a body that is suspended in emit() keeps no puller alive.
  *
- * While the two are linked, everything that cancels the puller also cancels the
- * body: the body may wait, and the puller, which was left by a direct switch,
- * waits with it.  See cancel/cancel.c.
+ * While the two are linked, everything that cancels the puller also cancels
+ * the body: the body may wait, and the puller, which was left by a direct
+ * switch, waits with it.  See cancel/cancel.c.
  *
  * The link is made before anything that could run other code, and removed
  * before the body can be entered again.  While it exists, another pull is
  * refused.
  *
- * The body belongs to one thread, the one that pulls first, and no other thread
- * runs it.  But other threads may refer to the generator.  So `user` and `body`
- * are read and written with the mutex held; only the thread in `user` may read
- * `body` without it.
+ * The body belongs to one thread, the one that pulls first, and no other
+ * thread runs it.  But other threads may refer to the generator.  So `user`
+ * and `body` are read and written with the mutex held; only the thread in
+ * `user` may read `body` without it.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -68,8 +68,8 @@ take_body(GeneratorObject *self)
     return body;
 }
 
-/* Takes the body as take_body() does, but only if the body has not begun and no
- * thread is about to begin it; else returns NULL. */
+/* Takes the body as take_body() does, but only if the body has not begun and
+ * no thread is about to begin it; else returns NULL. */
 static FiberObject *
 take_fresh(GeneratorObject *self)
 {
@@ -119,9 +119,9 @@ unclaim(GeneratorObject *self)
 
 /* ------------------------------------------------------------------ the link */
 
-/* Finds out anew what cancels the body, after the link has changed which scopes
- * enclose it.  This can only matter if the body has entered a scope, or if the
- * body or the puller is cancelled. */
+/* Finds out anew what cancels the body, after the link has changed which
+ * scopes enclose it.  This can only matter if the body has entered a scope, or
+ * if the body or the puller is cancelled. */
 static void
 refresh_cancellation(FiberObject *body, const FiberObject *puller)
 {
@@ -135,11 +135,12 @@ static int
 link_to(GeneratorObject *self, FiberObject *puller)
 {
     FiberObject *body = self->body;
-    PfRare *ours = pf_fiber_rare_of(body), *theirs = pf_fiber_rare_of(puller);
-    if (ours == NULL || theirs == NULL) {
+    PfRare *body_rare = pf_fiber_rare_of(body);
+    PfRare *puller_rare = pf_fiber_rare_of(puller);
+    if (body_rare == NULL || puller_rare == NULL) {
         return -1;
     }
-    assert(ours->puller == NULL && theirs->pulled == NULL);
+    assert(body_rare->puller == NULL && puller_rare->pulled == NULL);
     FiberObject *before = NULL;
     /* No cycle of parents may be made.  Without this parent heir() finds the
      * puller by the link. */
@@ -147,8 +148,8 @@ link_to(GeneratorObject *self, FiberObject *puller)
         before = body->parent;
         body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
     }
-    ours->puller = (FiberObject *)Py_NewRef((PyObject *)puller);
-    theirs->pulled = (FiberObject *)Py_NewRef((PyObject *)body);
+    body_rare->puller = (FiberObject *)Py_NewRef((PyObject *)puller);
+    puller_rare->pulled = (FiberObject *)Py_NewRef((PyObject *)body);
     puller->waiting_on = Py_NewRef((PyObject *)self);
     refresh_cancellation(body, puller);
     Py_XDECREF(before);
@@ -172,10 +173,11 @@ take_link(FiberObject *body)
 /* ---------------------------------------------------------------------- emit */
 
 /* Drops the body's references to `puller` (stolen), which is about to be
- * entered, so that a suspended body does not keep it alive.  The last reference
- * may be among these: then the thread holds the puller while it runs, as
- * with the parent of a fiber that ends.  A greenlet's fiber stays the parent,
- * because its greenlet ends it and its own last reference means nothing. */
+ * entered, so that a suspended body does not keep it alive.  The last
+ * reference may be among these: then the thread holds the puller while it
+ * runs, as with the parent of a fiber that ends.  A greenlet's fiber stays the
+ * parent, because its greenlet ends it and its own last reference means
+ * nothing. */
 static void
 release_puller(PfThread *t, FiberObject *body, FiberObject *puller)
 {
@@ -219,8 +221,8 @@ mod_emit(PyObject *module, PyObject *value)
 
 /* ---------------------------------------------------------------------- pull */
 
-/* Returns 0, or -1 with an exception if the body is being pulled already, runs,
- * or has not begun and gets a value. */
+/* Returns 0, or -1 with an exception if the body is being pulled already,
+ * runs, or has not begun and gets a value. */
 static int
 may_pull(FiberObject *body, PyObject *value)
 {
@@ -496,7 +498,8 @@ generator_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* Drops the body.  If it is suspended, that unwinds it as any dropped fiber. */
+/* Drops the body.  If it is suspended, that unwinds it as any dropped fiber.
+ */
 static int
 generator_clear(PyObject *op)
 {

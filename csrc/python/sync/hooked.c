@@ -85,12 +85,12 @@ add_tasks(PyObject *owner, Py_ssize_t count)
 }
 
 /* Calls act(item), or act() if `item` is NULL, with the mutex held.  The mutex
- * is free afterwards in any case.  *change is set to how many items were added,
- * negative if items were taken, also after an exception.  An item that is put
- * is counted as a task.
+ * is free afterwards in any case.  *change is set to how many items were
+ * added, negative if items were taken, also after an exception.  An item that
+ * is put is counted as a task.
  *
- * Returns the call's result, a new reference, or NULL with an exception.  There
- * may be both: see result_unless_raised(). */
+ * Returns the call's result, a new reference, or NULL with an exception.
+ * There may be both: see result_unless_raised(). */
 static PyObject *
 change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
              Py_ssize_t *change)
@@ -172,8 +172,8 @@ hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result_unless_raised(result);
 }
 
-/* The caller has taken a permit for an item.  So there is one, unless the queue
- * is shut down. */
+/* The caller has taken a permit for an item.  So there is one, unless the
+ * queue is shut down. */
 static PyObject *
 hooked_get(PyObject *module, PyObject *hooked)
 {

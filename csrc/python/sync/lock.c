@@ -1,4 +1,5 @@
-/* Lock and RLock: one type of object, whose count stays below 2 in a Lock.
+/* Lock and RLock: two types with the same struct, whose count stays below 2 in
+ * a Lock.
  *
  * A release hands the lock over to the longest waiter.  So nobody can take a
  * lock in between that others wait for.

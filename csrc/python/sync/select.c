@@ -1,10 +1,11 @@
-/* select(): does exactly one of several operations, the first that is possible.
+/* select(): does exactly one of several operations, the first that is
+ * possible.
  *
- * First each case is tried in order.  If none is possible, the waiter joins the
- * queues of all objects, and the code that serves one of its places removes the
- * others.  From the first attempt to the last place in line no Python code
- * runs: all conversions of arguments come before.  Once a case is done, the
- * others have no effect.  References are dropped last.
+ * First each case is tried in order.  If none is possible, the waiter joins
+ * the queues of all objects, and the code that serves one of its places
+ * removes the others.  From the first attempt to the last place in line no
+ * Python code runs: all conversions of arguments come before.  Once a case is
+ * done, the others have no effect.  References are dropped last.
  *
  * Without a GIL other threads act between these steps: see do_or_join().
  */
@@ -126,8 +127,8 @@ finish_in_python(CaseObject *c, PyObject *result)
     return result;
 }
 
-/* Returns the result of select() for the case `c`, which was done, or NULL with
- * an exception.  `got` is stolen; it is NULL if the case gets nothing. */
+/* Returns the result of select() for the case `c`, which was done, or NULL
+ * with an exception.  `got` is stolen; it is NULL if the case gets nothing. */
 static PyObject *
 answer(CaseObject *c, PyObject *got, Py_ssize_t index)
 {
@@ -140,9 +141,9 @@ answer(CaseObject *c, PyObject *got, Py_ssize_t index)
                                           : result;
 }
 
-/* Returns the result of select() after a wait that pf_wait_in_line() ended with
- * `rc`.  The caller drops the items of all places: that of the granted place is
- * taken out here unless the case was refused. */
+/* Returns the result of select() after a wait that pf_wait_in_line() ended
+ * with `rc`.  The caller drops the items of all places: that of the granted
+ * place is taken out here unless the case was refused. */
 static PyObject *
 finish(CaseObject *const *cases, PfWaiter *waiter, int rc)
 {
@@ -222,8 +223,8 @@ do_or_join(PfWaiter *waiter, CaseObject *c, PfNode *node, PyObject **got,
     return result;
 }
 
-/* Calls do_or_join() for each case until one is SERVED or DONE, with its number
- * in *index, or the waiter stands in all queues. */
+/* Calls do_or_join() for each case until one is SERVED or DONE, with its
+ * number in *index, or the waiter stands in all queues. */
 static int
 join_lines(PfWaiter *waiter, CaseObject *const *cases, Py_ssize_t count,
            Py_ssize_t *index, PyObject **got, int *rc)
@@ -244,8 +245,8 @@ join_lines(PfWaiter *waiter, CaseObject *const *cases, Py_ssize_t count,
 }
 
 /* Joins all queues and waits, without a GIL.  `waiter` is initialized.  The
- * fiber must have an owner number before it waits, because only the fiber's own
- * thread may assign it. */
+ * fiber must have an owner number before it waits, because only the fiber's
+ * own thread may assign it. */
 static PyObject *
 wait_in_parallel(PfThread *t, PfWaiter *waiter, CaseObject *const *cases,
                  Py_ssize_t count, int64_t deadline, PyObject *what)

@@ -29,7 +29,8 @@ typedef struct PfCaseOps {
      * result.  Steals `got` and keeps the exception that is set.  NULL: the
      * operation cannot be undone. */
     void (*take_back)(PyObject *op, PyObject *got);
-    /* Raise the exception for PF_REFUSED.  NULL: `attempt` never returns it. */
+    /* Raise the exception for PF_REFUSED.  NULL: `attempt` never returns it.
+     */
     void (*raise_refused)(PyObject *op);
     /* Returns 0 if this thread may wait for `op`, else -1 with an exception.
      * NULL: it may always. */

@@ -1,5 +1,5 @@
-/* Semaphore and BoundedSemaphore: one type of object, of which a
- * BoundedSemaphore also checks its upper limit.
+/* Semaphore, and its subclass BoundedSemaphore, which also checks an upper
+ * limit.
  *
  * release() hands a permit over to the longest waiter.  So nobody can take a
  * permit in between that others wait for.
