@@ -622,8 +622,8 @@ pf_channel_init(PyObject *module)
     }
     channel_closed = PyErr_NewExceptionWithDoc(
         "pyfiber.ChannelClosed",
-        "Raised by send() if the channel is closed, and by receive() if the\n"
-        "channel is also empty.  The attribute `channel` is the channel.",
+        "A channel is closed; the attribute `channel` is that channel.\n\n"
+        "send() raises this, and so does receive() if the channel is empty.",
         PyExc_Exception, dict);
     Py_DECREF(dict);
     if (channel_closed == NULL ||

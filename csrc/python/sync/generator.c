@@ -544,12 +544,12 @@ generator_holders(PyObject *op, PyObject *ignored)
 }
 
 PyDoc_STRVAR(generator_doc, "FiberGenerator(fn, /, *args, **kwargs)\n--\n\n\
-An iterator over the values that fn(*args, **kwargs) emits; @pyfiber.generator\n\
-returns one.\n\
+An iterator over the values that fn(*args, **kwargs) emits.\n\
 \n\
-fn runs on a separate fiber. Each request for a value runs fn up to its next\n\
-emit(). Any fiber of the thread may request one. The end of a with block closes\n\
-the generator, and so does dropping it.");
+A function decorated with @pyfiber.generator returns one. fn runs on a\n\
+separate fiber. Each request for a value runs fn up to its next emit(). Any\n\
+fiber of the thread may request one. The end of a with block closes the\n\
+generator, and so does dropping it.");
 PyDoc_STRVAR(send_doc, "send($self, value, /)\n--\n\n\
 Return the next value; emit() returns `value` in the function.\n\
 \n\

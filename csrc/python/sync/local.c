@@ -188,12 +188,12 @@ local_dealloc(PyObject *op)
 }
 
 PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
-A threading.local for fibers: each fiber and each plain thread has separate\n\
-attributes, which are dropped when it ends.\n\
+A threading.local for fibers: each fiber and plain thread has own attributes.\n\
 \n\
-__init__ of a subclass runs in each fiber, and each plain thread, at its first\n\
-use of the object, with the arguments of the constructor. TypeError for\n\
-arguments without such an __init__.");
+The attributes are dropped when their fiber or thread ends. __init__ of a\n\
+subclass runs in each fiber and plain thread at its first use of the object,\n\
+with the arguments of the constructor. TypeError for arguments without such\n\
+an __init__.");
 
 static PyMethodDef methods[] = {
     PF_NO_PICKLE,
