@@ -729,19 +729,19 @@ in_use(const QueueObject *self)
                : NULL;
 }
 
-/* Sets the queue up, unless it is in use.  `hooked`, the HookedQueue or NULL,
+/* Sets the queue up, unless it is in use.  `made`, a new HookedQueue or NULL,
  * is stolen.  Returns 0, or -1 with FiberError. */
 static int
-set_up(QueueObject *self, Py_ssize_t maxsize, PyObject *hooked)
+set_up(QueueObject *self, Py_ssize_t maxsize, PyObject *made)
 {
     PF_LOCK(self);
     const char *why_not = in_use(self);
-    PyObject *drop = hooked;
+    PyObject *drop = made;
     if (why_not == NULL) {
         self->maxsize = maxsize;
         self->lifo = PyObject_TypeCheck((PyObject *)self, lifo_type);
         drop = self->hooked;
-        self->hooked = hooked;
+        self->hooked = made;
     }
     PF_UNLOCK(self);
     Py_XDECREF(drop);

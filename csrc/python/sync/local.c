@@ -188,7 +188,7 @@ local_dealloc(PyObject *op)
 }
 
 PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
-A threading.local for fibers: each fiber and plain thread has own attributes.\n\
+A threading.local for fibers: separate attributes in each fiber and thread.\n\
 \n\
 The attributes are dropped when their fiber or thread ends. __init__ of a\n\
 subclass runs in each fiber and plain thread at its first use of the object,\n\
