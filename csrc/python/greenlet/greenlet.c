@@ -1,4 +1,6 @@
-/* The greenlet type. */
+/* The greenlet type: creation, end and attributes.  Switches are in
+ * greenlet_switch.c.  Names, attributes and messages are those of the package
+ * greenlet. */
 #include "python/greenlet/greenlet.h"
 
 #include "python/core/arguments.h"
@@ -13,7 +15,7 @@
 #include "python/switch/pending.h"
 #include "python/task/fiber.h"
 
-/* ------------------------------------------------------------------ making one */
+/* ------------------------------------------------------------------ creation */
 
 PfGreenlet *
 pf_greenlet_impl_new(PfThread *t, PfGreenletKind kind)
@@ -28,7 +30,8 @@ pf_greenlet_impl_new(PfThread *t, PfGreenletKind kind)
     return impl;
 }
 
-/* Those of the type itself that have died are linked by `parent`. */
+/* Returns a new greenlet without a parent, or NULL with an exception.  Dead
+ * objects of exactly this type are kept for reuse, linked by `parent`. */
 static PyGreenlet *
 allocate(PfThread *t, PyTypeObject *type)
 {
@@ -51,7 +54,7 @@ allocate(PfThread *t, PyTypeObject *type)
     return g;
 }
 
-/* Everything that it had is gone. */
+/* Keeps the memory of a cleared greenlet for reuse, or frees it. */
 static void
 free_greenlet(PyGreenlet *g)
 {
@@ -74,7 +77,7 @@ void
 pf_greenlets_free_spare(PfThread *t)
 {
     GreenThread *green = pf_greenlet_thread(t);
-    if (t->ending) { /* what ended then may have set it again */
+    if (t->ending) { /* code that ran since the end began may have set it */
         Py_CLEAR(green->trace);
         Py_CLEAR(green->origin);
     }
@@ -100,10 +103,10 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         pf_pending_take_posts(t);
     }
     if (PF_UNLIKELY(type->tp_flags & Py_TPFLAGS_IS_ABSTRACT)) {
-        /* This says which methods are missing. */
+        /* object.__new__ raises an error that names the abstract methods. */
         return PyBaseObject_Type.tp_new(type, args, NULL);
     }
-    PyGreenlet *parent = pf_greenlet_current(t); /* stays, as it runs */
+    PyGreenlet *parent = pf_greenlet_current(t); /* running, so alive */
     PyGreenlet *g = parent == NULL ? NULL : allocate(t, type);
     if (g != NULL) {
         IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
@@ -157,7 +160,8 @@ pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs)
     return rc;
 }
 
-/* greenlet(fn): nothing to parse.  Subclasses do not inherit this. */
+/* The fast path of greenlet(fn), without packed arguments.  Subclasses do not
+ * inherit this slot. */
 static PyObject *
 greenlet_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                     PyObject *kwnames)
@@ -173,7 +177,7 @@ greenlet_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     return pf_arguments_make(type, args, nargs, kwnames);
 }
 
-/* ------------------------------------------------------------------ its death */
+/* ----------------------------------------------------------------- the end */
 
 static int
 greenlet_traverse(PyObject *op, visitproc visit, void *arg)
@@ -181,7 +185,7 @@ greenlet_traverse(PyObject *op, visitproc visit, void *arg)
     PyGreenlet *g = (PyGreenlet *)op;
     Py_VISIT(g->dict);
     if (g->pimpl == NULL) {
-        return 0; /* its creation failed */
+        return 0; /* the constructor ran out of memory */
     }
     Py_VISIT(IMPL(g)->fiber);
     Py_VISIT(IMPL(g)->parent);
@@ -197,7 +201,7 @@ greenlet_clear(PyObject *op)
     PyGreenlet *g = (PyGreenlet *)op;
     Py_CLEAR(g->dict);
     if (g->pimpl == NULL || pf_greenlet_active(g)) {
-        return 0; /* code that still runs there needs the rest */
+        return 0; /* the greenlet's code has not ended and needs the rest */
     }
     PF_CLEAR_LINK(IMPL(g)->parent);
     Py_CLEAR(IMPL(g)->main);
@@ -213,20 +217,22 @@ has_own_fiber(PyGreenlet *g)
            IMPL(g)->fiber != NULL;
 }
 
-/* The fiber's thread may be ending just now. */
+/* Asks under pf_greenlet_stop_world(), as the fiber's thread may be ending at
+ * this moment. */
 static bool
 must_be_ended(PyGreenlet *g)
 {
     return has_own_fiber(g) && pf_greenlet_is_active(g);
 }
 
-/* It caught GreenletExit and switched away: its stack must be kept. */
+/* Reports a greenlet that has caught GreenletExit and switched away.  The
+ * greenlet's stack is in use, so the object is never freed. */
 static void
-complain(PyGreenlet *g)
+report_survivor(PyGreenlet *g)
 {
     PyObject *pending = pystate_take_exception();
     PyObject *file = PySys_GetObject("stderr");
-    Py_INCREF(g); /* for ever */
+    Py_INCREF(g); /* for good */
     if (file != NULL && file != Py_None) {
         Py_INCREF(file);
         if (PyFile_WriteString("GreenletExit did not kill ", file) < 0 ||
@@ -239,16 +245,19 @@ complain(PyGreenlet *g)
     pystate_restore_exception(pending);
 }
 
-/* The last reference is gone (we hold one for now): end a suspended greenlet,
- * here or on its own thread. */
+/* Ends an active greenlet whose last reference is gone (the caller holds a
+ * temporary one).  A suspended one gets GreenletExit, here or on its own
+ * thread.  A running one keeps a reference that is dropped when its fiber is
+ * left.  After the interpreter's shut-down the fiber is only detached, and its
+ * stack is not touched. */
 static void
-end(PyGreenlet *g)
+end_dropped(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_thread_current;
     bool stopped = pf_greenlet_stop_world(g), ours = false;
     if (pf_state_is_shut_down()) {
-        IMPL(g)->fiber = NULL; /* the stack is not touched */
+        IMPL(g)->fiber = NULL;
         fiber->view = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
@@ -262,7 +271,7 @@ end(PyGreenlet *g)
     if (ours) {
         pf_greenlet_kill(t, g);
         if (Py_REFCNT(g) == 1 && pf_greenlet_active(g)) {
-            complain(g);
+            report_survivor(g);
         }
     }
 }
@@ -274,19 +283,19 @@ greenlet_finalize(PyObject *op)
         IMPL((PyGreenlet *)op)->finalized = true;
     }
     if (must_be_ended((PyGreenlet *)op)) {
-        end((PyGreenlet *)op);
+        end_dropped((PyGreenlet *)op);
     }
 }
 
-/* The finalizer runs only once in an object's life, and a subclass with
- * __del__ replaces it; a greenlet must still be ended.  So the object is
- * resurrected for that.  False: it stays alive. */
+/* Ends a greenlet in tp_dealloc, if the finalizer has not: that runs only once
+ * in an object's life, and a subclass with __del__ replaces it.  The object is
+ * resurrected meanwhile.  Returns false if the object stays alive. */
 static bool
-end_at_last(PyObject *op)
+end_resurrected(PyObject *op)
 {
     Py_SET_REFCNT(op, 1);
     if (must_be_ended((PyGreenlet *)op)) {
-        end((PyGreenlet *)op);
+        end_dropped((PyGreenlet *)op);
     }
     if (Py_REFCNT(op) == 1) {
         Py_SET_REFCNT(op, 0);
@@ -295,7 +304,7 @@ end_at_last(PyObject *op)
     if (PyType_HasFeature(Py_TYPE(op), Py_TPFLAGS_HEAPTYPE)) {
         Py_INCREF(Py_TYPE(op)); /* the subclass' tp_dealloc drops it */
     }
-    Py_DECREF(op); /* without a GIL others may count at the same time */
+    Py_DECREF(op); /* no plain store: other threads may hold references */
     return false;
 }
 
@@ -303,14 +312,15 @@ static void
 greenlet_dealloc(PyObject *op)
 {
     PyGreenlet *g = (PyGreenlet *)op;
-    /* As long as nothing counts it, no other thread may be let run: its
-     * collector would find an object without references. */
+    /* While the reference count is 0 and the object is tracked, this thread
+     * must not let others run: a collector there would find an object without
+     * references. */
     if (PF_UNLIKELY(has_own_fiber(g))) {
         if (Py_TYPE(op) == &PfGreenlet_Type &&
             PyObject_CallFinalizerFromDealloc(op) < 0) {
             return;
         }
-        if (!end_at_last(op)) {
+        if (!end_resurrected(op)) {
             return;
         }
     }
@@ -479,12 +489,13 @@ get_frame(PyObject *op, void *closure)
     if (fiber == NULL) {
         Py_RETURN_NONE;
     }
-    bool gone = fiber->core.state == PF_DONE && fiber->thread == NULL &&
-                fiber->fiber.stack != NULL; /* its thread is */
+    bool thread_gone = fiber->core.state == PF_DONE && fiber->thread == NULL &&
+                       fiber->fiber.stack != NULL;
     PyObject *frame = NULL;
-    if (!gone) {
+    /* `saved` is NULL if there was no memory for the frames: see abandon(). */
+    if (!thread_gone) {
         frame = pf_look_frame(t, fiber);
-    } else if (fiber->saved == NULL || /* there was no memory to keep it */
+    } else if (fiber->saved == NULL ||
                (frame = pystate_frame(t->tstate, fiber->saved)) == NULL) {
         frame = Py_NewRef(Py_None);
     }
@@ -492,8 +503,9 @@ get_frame(PyObject *op, void *closure)
     return frame;
 }
 
-/* Where the greenlet's contextvars context is; NULL with ValueError if it
- * runs on another thread.  It stands still. */
+/* Returns a pointer to the greenlet's contextvars context, or NULL with
+ * ValueError if the greenlet runs on another thread.  The caller has called
+ * pf_greenlet_stop_world(). */
 static PyObject **
 context_slot(PfThread *t, PyGreenlet *g, const char *what)
 {
@@ -562,7 +574,8 @@ set_context(PyObject *op, PyObject *value, void *closure)
     return slot == NULL ? -1 : 0;
 }
 
-/* In greenlet this is the amount of stack that it has copied away. */
+/* In the package greenlet: the bytes of stack that a switch has copied away.
+ */
 static PyObject *
 get_stack_saved(PyObject *op, void *closure)
 {
@@ -613,24 +626,27 @@ greenlet_repr(PyObject *op)
 /* -------------------------------------------------------------------- the type */
 
 PyDoc_STRVAR(greenlet_doc, "greenlet(run=None, parent=None)\n--\n\n\
-A callable with a stack of its own: it can be suspended anywhere, and resumed.\n\
+A call of run() on a separate stack, which can be suspended anywhere.\n\
 \n\
-switch() runs it, or `run` of a subclass. When it ends, its result goes to\n\
-`parent`, by default the greenlet that was current when it was made.");
+switch() starts or resumes it. A subclass may define run() instead of passing\n\
+it. When run() ends, its result goes to the greenlet `parent`, by default the\n\
+one that was current when this one was made.");
 PyDoc_STRVAR(switch_doc, "switch($self, /, *args, **kwargs)\n--\n\n\
 Leave the current greenlet for this one.\n\
 \n\
-A new greenlet calls run(*args, **kwargs). A suspended one sees its own\n\
-switch() return: the one argument, the tuple of several, the dict of keywords,\n\
-or a pair of both. If it is dead, its parent gets the value. Returns what is\n\
-sent to the current greenlet in the switch back. greenlet.error if it belongs\n\
-to another thread.");
+A new greenlet calls run(*args, **kwargs). In a suspended one its own switch()\n\
+returns: the one argument, the tuple of several, the dict of keywords, or a\n\
+pair of both. The parent of a dead greenlet gets the value instead.\n\
+\n\
+Returns what the switch back passes to the current greenlet. greenlet.error if\n\
+the target belongs to another thread.");
 PyDoc_STRVAR(throw_doc,
              "throw($self, typ=GreenletExit, val=None, tb=None, /)\n\
 --\n\n\
 Leave the current greenlet for this one and raise the exception there.\n\
 \n\
-A new greenlet ends without running, and its parent gets the exception.");
+A new greenlet ends without running, and its parent gets the exception.\n\
+Returns and raises as switch().");
 
 static PyMethodDef greenlet_methods[] = {
     PF_METHOD("switch", pf_greenlet_switch_method, switch_doc),
@@ -642,18 +658,19 @@ static PyMethodDef greenlet_methods[] = {
 static PyGetSetDef greenlet_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {"run", get_run, set_run_attribute,
-     "The function to call; there is none once it has begun.", NULL},
+     "The function to call. AttributeError once the greenlet has begun.",
+     NULL},
     {"parent", get_parent, set_parent,
-     "The greenlet that gets the result. ValueError for a cycle or another "
-     "thread's.",
+     "The greenlet that gets the result. ValueError for a cycle of parents or "
+     "a greenlet of another thread.",
      NULL},
     {"gr_frame", get_frame, NULL,
-     "The frame where the greenlet is suspended; None if it is not.", NULL},
+     "The frame where the greenlet is suspended, or None.", NULL},
     {"gr_context", get_context, set_context,
      "The contextvars.Context the greenlet runs in; None: an empty one.",
      NULL},
-    {"dead", get_dead, NULL, "True once it has ended, or its thread has.",
-     NULL},
+    {"dead", get_dead, NULL,
+     "True once the greenlet, or its thread, has ended.", NULL},
     {"_stack_saved", get_stack_saved, NULL, "0: no stack is ever copied.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -664,10 +681,10 @@ static PyNumberMethods greenlet_number = {
     .nb_bool = greenlet_bool,
 };
 
-/* Not a heap type: a compiled class that is not one itself could not have it
- * as its base.  The name is greenlet's, so that pickles, reprs and checks of
- * programs hold.  (constant after import, but for what the interpreter does
- * with types.) */
+/* This is a static type, because a compiled class that is itself static could
+ * not have a heap type as its base.  The name is that of the package greenlet,
+ * which pickles, reprs and checks of programs rely on.  (constant after
+ * import, but for what the interpreter does with types) */
 PyTypeObject PfGreenlet_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "greenlet.greenlet",
     .tp_basicsize = sizeof(PyGreenlet),

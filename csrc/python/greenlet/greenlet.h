@@ -1,15 +1,16 @@
-/* The greenlet stand-in: greenlet's types and C API on fibers.
+/* The package greenlet's types and C API, implemented with fibers.
  *
- *   greenlet.c         the type: making one, its end, its attributes
+ *   greenlet.c         the type: creation, end, attributes
  *   greenlet_switch.c  switch, throw, first run, end, unwinding
  *   greenlet_thread.c  current and main greenlets, threads that end
  *   greenlet_trace.c   settrace
  *   greenlet_capi.c    the capsule, module functions, set-up
  *
- * A started greenlet has a fiber of its own, which no other code starts or
- * ends; its code runs there, and a switch works as in Fiber.switch.  A fiber
- * that no greenlet made gets a greenlet as its view when its code asks for the
- * current greenlet: the main greenlet is the view of the thread's root fiber.
+ * A started greenlet has a separate fiber, which no other code starts or ends.
+ * The greenlet's code runs there, and a switch works as in Fiber.switch.  A
+ * fiber that no greenlet has made gets a greenlet as its view when its code
+ * asks for the current greenlet: the main greenlet is the view of the thread's
+ * root fiber.
  */
 #ifndef PF_GREENLET_H
 #define PF_GREENLET_H
@@ -22,7 +23,8 @@
 
 typedef struct PfGreenlet PfGreenlet;
 
-/* Compiled classes extend this struct: its size and order are greenlet's. */
+/* The size and the order of fields must be those of greenlet's struct, because
+ * compiled classes extend it. */
 typedef struct PyGreenlet {
     PyObject_HEAD
     PyObject *weakreflist;
@@ -37,43 +39,45 @@ typedef enum PfGreenletKind {
 } PfGreenletKind;
 
 /* Invariants:
- * - `fiber` is set from the start to the end.  The reference is strong; the
- *   fiber's own pointer back is strong for a view, else borrowed.  If the
- *   thread ends first the fiber is done, and keeps its stack.
- * - `main` is set from the start on; NULL for a main greenlet, which is its
- *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
- *   are no cycles of parents.
- * - `thread` made it, and it began there from its start on.  Others look at
- *   it, change it or begin it while that one stands still (core/world.h).
+ * - `fiber` is set from the greenlet's start to its end, and owned.  The
+ *   fiber's pointer back, `view`, is owned if the greenlet is a view, else
+ *   borrowed.  If the thread ends before the greenlet, the fiber's state is
+ *   PF_DONE, but the fiber keeps its stack.
+ * - `main` is set from the start on, but NULL in a main greenlet.  `parent` is
+ *   NULL in a main greenlet, and after the collector has cleared it.  There are
+ *   no cycles of parents.
+ * - `thread` is the thread that made the greenlet and, from the start on, the
+ *   one that runs it.  Other threads stop that thread (core/world.h) to look
+ *   at the greenlet, change it or start it.
  * - `killer` is set while GreenletExit, thrown because the last reference is
- *   gone, runs through the greenlet: it is the suspended fiber that threw it,
- *   to which control must return.
+ *   gone, unwinds the greenlet, if control must return to the fiber that threw
+ *   it and not to `parent`: that suspended fiber is the killer.
  */
 struct PfGreenlet {
     FiberObject *fiber;
     PyGreenlet *parent;
     PyGreenlet *main;
     FiberObject *killer; /* borrowed */
-    PyObject *run;       /* the function to run, until it begins */
-    PyObject *context;   /* while there is no fiber */
+    PyObject *run;       /* the function to run; NULL once it has begun */
+    PyObject *context;   /* the contextvars context, while there is no fiber */
     const PfThread *thread;
-    uint8_t kind;
+    uint8_t kind; /* a PfGreenletKind */
     bool started;
-    bool thread_gone; /* of a main greenlet */
-    bool finalized;   /* happens only once in an object's life */
-    bool pinned;      /* its thread is gone, its stack must stay */
+    bool thread_gone; /* of a main greenlet: its thread has ended */
+    bool finalized;   /* tp_finalize has run, as it does once per object */
+    bool pinned;      /* the stack may not be freed after the thread's end */
 };
 
 #define IMPL(g) ((g)->pimpl)
 #define GREENLET_OF(f) ((PyGreenlet *)(f)->view)
 
 typedef struct PfGreenletGlobals {
-    PyObject *error;
-    PyObject *exit;
-    PyObject *s_run, *s_switch, *s_throw;
+    PyObject *error;                      /* greenlet.error */
+    PyObject *exit;                       /* greenlet.GreenletExit */
+    PyObject *s_run, *s_switch, *s_throw; /* interned names */
 } PfGreenletGlobals;
 extern PfGreenletGlobals pf_greenlet;
-extern PF_ATOMIC(size_t) pf_greenlet_mains; /* alive */
+extern PF_ATOMIC(size_t) pf_greenlet_mains; /* main greenlets alive */
 extern PyTypeObject PfGreenlet_Type;
 
 static inline bool
@@ -82,31 +86,36 @@ pf_greenlet_check(PyObject *op)
     return op != NULL && PyObject_TypeCheck(op, &PfGreenlet_Type);
 }
 
-extern const PfTaskOps pf_greenlet_ops; /* of their fibers */
+extern const PfTaskOps pf_greenlet_ops; /* the kind of greenlets' fibers */
 
-/* Is it the fiber of a greenlet that was made as one? */
+/* Returns true if a greenlet has made the fiber: then it is no view. */
 static inline bool
 pf_greenlet_owns(const FiberObject *fiber)
 {
     return pf_fiber_kind(fiber) == &pf_greenlet_ops;
 }
 
+/* Returns true if the greenlet has started and not ended.  Call this on the
+ * greenlet's thread or while that is stopped, else pf_greenlet_is_active(). */
 static inline bool
 pf_greenlet_active(const PyGreenlet *g)
 {
     return IMPL(g)->fiber != NULL && IMPL(g)->fiber->core.state != PF_DONE;
 }
 
+/* Stop the other threads if one of them may change the greenlet.  The result
+ * is the argument for pf_world_start(). */
 static inline bool
 pf_greenlet_stop_world(const PyGreenlet *g)
 {
     return pf_world_stop(IMPL(g)->thread);
 }
 
-/* Of each thread. */
+/* What this room keeps for each thread. */
 typedef struct GreenThread {
-    PyObject *trace;  /* of greenlet.settrace(), or NULL */
-    PyObject *origin; /* where the present switch began, for that */
+    PyObject *trace;  /* the function of greenlet.settrace(), or NULL */
+    PyObject *origin; /* the greenlet that the present switch has left, for
+                         `trace`; or NULL */
 } GreenThread;
 extern PfKeeps pf_greenlet_of_thread;
 static inline GreenThread *
@@ -116,9 +125,12 @@ pf_greenlet_thread(PfThread *t)
 }
 
 /* --- greenlet.c --- */
-PyObject *pf_greenlet_parent(PyGreenlet *g); /* new; NULL: none */
-bool pf_greenlet_is_active(PyGreenlet *g);   /* of any thread */
+/* Any thread may call these.  The parent is a new reference, or NULL, without
+ * an exception, if there is none. */
+PyObject *pf_greenlet_parent(PyGreenlet *g);
+bool pf_greenlet_is_active(PyGreenlet *g);
 bool pf_greenlet_is_dead(PyGreenlet *g);
+/* Returns 0, or -1 with an exception. */
 int pf_greenlet_set_parent(PyGreenlet *g, PyObject *value);
 PyObject *pf_greenlet_new(PyTypeObject *type, PyObject *args,
                           PyObject *kwargs);
@@ -134,38 +146,45 @@ PyObject *pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs);
 PyObject *pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value,
                             PyObject *traceback);
 /* Throw GreenletExit into a suspended greenlet of this thread whose last
- * reference is gone. */
+ * reference is gone, and write out an exception that comes of it. */
 void pf_greenlet_kill(PfThread *t, PyGreenlet *g);
 
 /* --- greenlet_thread.c --- */
-/* The fiber, which has a view or a greenlet, is over: the view shows that. */
+/* Detach the view, if the fiber has one, from a fiber that has ended.  Does
+ * nothing to a greenlet's own fiber. */
 void pf_greenlet_view_done(FiberObject *fiber);
-PyGreenlet *pf_greenlet_view(PfThread *t, FiberObject *fiber); /* borrowed */
+/* Returns the greenlet that is, or shows, the fiber: borrowed, or NULL with an
+ * exception.  The first call makes the view. */
+PyGreenlet *pf_greenlet_view(PfThread *t, FiberObject *fiber);
 static inline PyGreenlet *
-pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
+pf_greenlet_current(PfThread *t)
 {
     FiberObject *fiber = CURRENT(t);
     return PF_LIKELY(fiber->view != NULL) ? GREENLET_OF(fiber)
                                           : pf_greenlet_view(t, fiber);
 }
-/* A new reference; NULL: none (its parents were cleared by the collector). */
+/* Returns the main greenlet of the first started greenlet among `g` and its
+ * ancestors: a new reference, or NULL, without an exception, if the collector
+ * has cleared the parents. */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
 /* As pf_greenlet_stop_world, for a greenlet and all its ancestors. */
 bool pf_greenlet_stop_lineage(const PyGreenlet *g);
-PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
+/* Returns the main greenlet, borrowed; NULL if `g` has not started. */
+PyGreenlet *pf_greenlet_main(PyGreenlet *g);
 bool pf_greenlet_thread_gone(PyGreenlet *g);
-/* The thread ends: its greenlets cannot be entered any more. */
+/* Abandon the greenlets of a thread that ends: none can be entered again. */
 void pf_greenlets_orphan(PfThread *t);
-/* The end of a greenlet whose thread went away before it. */
+/* Free the fiber of a greenlet that dies after its thread has ended. */
 void pf_greenlet_bury(PyGreenlet *g);
-/* Deal with t->pending. 0, or -1 with greenlet.error. */
+/* Do what t->pending asks for before a switch, as pf_pending_run() does for
+ * fibers.  Returns 0, or -1 with greenlet.error. */
 int pf_greenlet_run_pending(PfThread *t);
 
 /* --- greenlet_trace.c --- */
 PyObject *pf_greenlet_settrace(PyObject *module, PyObject *callback);
 PyObject *pf_greenlet_gettrace(PyObject *module, PyObject *ignored);
-/* Tell the trace function about a switch that has just landed. 0, or -1 with
- * its exception. */
+/* Call the trace function for a switch that has just arrived in the running
+ * fiber.  Returns 0, or -1 with the function's exception. */
 int pf_greenlet_trace(PfThread *t, bool throwing);
 
 /* --- greenlet_capi.c --- */

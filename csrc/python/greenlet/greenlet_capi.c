@@ -1,4 +1,5 @@
-/* greenlet's C API and module functions, and the set-up at first use. */
+/* The C API of the package greenlet, the functions of its module, and the
+ * set-up at the first import of pyfiber.greenlet. */
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
@@ -12,6 +13,7 @@ PF_ATOMIC(size_t) pf_greenlet_mains; /* shared, one word */
 
 /* -------------------------------------------------------------- the C API */
 
+/* Returns 0 if the caller has passed a greenlet, else -1 with TypeError. */
 static int
 check(PyGreenlet *g)
 {
@@ -91,7 +93,8 @@ capi_get_parent(PyGreenlet *g)
     return check(g) < 0 ? NULL : (PyGreenlet *)pf_greenlet_parent(g);
 }
 
-/* The order is greenlet.h's.  constant after import of pyfiber.greenlet. */
+/* The table of functions, in the order of the package's greenlet.h.  (constant
+ * after import of pyfiber.greenlet) */
 static void *capi[12];
 
 static PyObject *
@@ -142,7 +145,8 @@ count_mains(PyObject *module, PyObject *ignored)
     return PyLong_FromSize_t(pf_load(&pf_greenlet_mains));
 }
 
-/* A thread's greenlets are cleared away as it ends. */
+/* Always 0: the greenlets of a thread are cleared away when the thread ends,
+ * not later. */
 static PyObject *
 count_pending_cleanups(PyObject *module, PyObject *ignored)
 {
@@ -172,28 +176,30 @@ get_trash_nesting(PyObject *module, PyObject *ignored)
     return PyLong_FromLong(pystate_trash_nesting(PyThreadState_Get()));
 }
 
-PyDoc_STRVAR(getcurrent_doc, "getcurrent()\n--\n\nThe running greenlet.");
+PyDoc_STRVAR(getcurrent_doc,
+             "getcurrent()\n--\n\nReturn the running greenlet.");
 PyDoc_STRVAR(settrace_doc, "settrace(callback, /)\n--\n\n\
 Call callback(event, (origin, target)) after each switch on this thread.\n\
 \n\
-`event` is 'switch' or 'throw'. None ends it. Returns the previous callback. A\n\
-callback that raises is removed, and its exception is raised in the target.");
+`event` is 'switch' or 'throw'. A callback of None ends the tracing. Returns\n\
+the previous callback. A callback that raises is removed, and its exception is\n\
+raised in the target.");
 PyDoc_STRVAR(gettrace_doc, "gettrace()\n--\n\n\
-The callback of settrace() on this thread, or None.");
+Return the callback of settrace() on this thread, or None.");
 
 static PyMethodDef functions[] = {
     {"getcurrent", pf_greenlet_getcurrent, METH_NOARGS, getcurrent_doc},
     {"settrace", pf_greenlet_settrace, METH_O, settrace_doc},
     {"gettrace", pf_greenlet_gettrace, METH_NOARGS, gettrace_doc},
-    /* Functions that greenlet's own tests use. */
+    /* The tests of the package greenlet use the following functions. */
     {"get_total_main_greenlets", count_mains, METH_NOARGS,
-     "How many main greenlets are alive."},
+     "The number of main greenlets that are alive."},
     {"get_pending_cleanup_count", count_pending_cleanups, METH_NOARGS,
-     "Zero: a thread's greenlets are cleared away as it ends."},
+     "Always 0: a thread's greenlets are cleared away when it ends."},
     {"set_thread_local", set_thread_local, METH_VARARGS,
-     "Keep an object for as long as the thread lives."},
+     "Store a value under a key in the dict of the thread."},
     {"get_tstate_trash_delete_nesting", get_trash_nesting, METH_NOARGS,
-     "How deep the interpreter is in nested deallocations, before 3.13."},
+     "The depth of nested deallocations; 0 from Python 3.13 on."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -248,7 +254,8 @@ add_objects(PyObject *api)
     return rc;
 }
 
-/* These are attributes of the class, too. */
+/* Adds those functions and exceptions to the class that are also attributes of
+ * the package's class, and adds the class to the module's contents. */
 static int
 add_to_class(PyObject *api)
 {
@@ -265,7 +272,7 @@ add_to_class(PyObject *api)
     return PyDict_SetItemString(api, "greenlet", (PyObject *)type);
 }
 
-/* See chain.h. */
+/* The link to the parent, for pf_chain_register(): borrowed. */
 static PyObject *
 greenlet_link(PyObject *op)
 {
@@ -273,15 +280,15 @@ greenlet_link(PyObject *op)
     return g->pimpl == NULL ? NULL : (PyObject *)IMPL(g)->parent;
 }
 
-/* Has pyfiber.greenlet been imported?  Functions that run at the exit of the
- * interpreter, after ours, may still ask for the current greenlet. */
+/* Returns true if pyfiber.greenlet has been imported.  Then functions that run
+ * at the exit of the interpreter, after pyfiber's, may still ask for the
+ * current greenlet. */
 static bool
 are_wanted(void)
 {
     return pf_greenlet.error != NULL;
 }
 
-/* Constant after import. */
 /* constant after import */
 PfKeeps pf_greenlet_of_thread = {.size = sizeof(GreenThread)};
 
@@ -299,7 +306,8 @@ pf_greenlet_module_init(void)
     pf_chain_register(&PfGreenlet_Type, greenlet_link);
 }
 
-/* Everything that pyfiber.greenlet offers, created at first use. */
+/* Returns a dict of everything that pyfiber.greenlet offers, which the first
+ * call creates. */
 PyObject *
 pf_greenlet_api(PyObject *module, PyObject *ignored)
 {

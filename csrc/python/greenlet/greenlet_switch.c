@@ -1,11 +1,12 @@
 /* A greenlet's switches, its first run and its end.
  *
- * A value goes to the target if that is active, starts it if it is new, and
- * goes to its parents if it is dead.  As in switch.c, one value or one
- * exception travels in thread->transfer.
+ * A switch passes its value to the target if that is active, and starts a new
+ * target with it.  If the target is dead, the switch goes to the next of its
+ * ancestors that is not.  As in switch/switch.c, one value or one exception
+ * travels in thread->transfer.
  *
- * One file, though a long one: whom a switch leads to, what runs there first
- * and where control goes at its end are one rule, that of parents.
+ * This is one long file because a single rule, that of parents, decides where
+ * a switch leads, what runs there first and where control goes at its end.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -24,13 +25,13 @@
 #include "python/task/scheduler.h"
 #include "python/wait/wait.h"
 
-/* What a switch carries: a value, or a call's arguments, or an exception.  The
- * cargo owns all its references. */
+/* What a switch carries: a value, or a call's arguments, or an exception.  All
+ * references are owned. */
 typedef struct Cargo {
-    PyObject *value; /* the only argument */
-    PyObject *args;  /* else: a tuple; NULL: none */
+    PyObject *value; /* the argument, if there is only one */
+    PyObject *args;  /* otherwise: a tuple, or NULL if there are none */
     PyObject *kwargs;
-    PyObject *both; /* (args, kwargs), if it has both */
+    PyObject *both; /* (args, kwargs), if neither is NULL */
     PyObject *exc;
 } Cargo;
 
@@ -44,7 +45,7 @@ cargo_drop(Cargo *cargo)
     Py_CLEAR(cargo->exc);
 }
 
-/* The raised exception replaces the previous contents. */
+/* Replaces the contents by the exception that is set. */
 static void
 cargo_take_exception(Cargo *cargo)
 {
@@ -53,8 +54,8 @@ cargo_take_exception(Cargo *cargo)
     cargo->exc = exc;
 }
 
-/* The result of switch() where the cargo arrives; new reference.  Allocates
- * nothing. */
+/* Takes the object that switch() returns, or raises, where the cargo arrives:
+ * a new reference.  Allocates nothing and so cannot fail. */
 static PyObject *
 cargo_unpack(Cargo *cargo)
 {
@@ -70,8 +71,8 @@ cargo_unpack(Cargo *cargo)
 
 /* ------------------------------------------------------------ the switch */
 
-/* What the switch back to us brought: a new reference, or NULL with the
- * exception raised. */
+/* Takes what the switch to the running fiber has brought: returns the value, a
+ * new reference, or NULL with the exception set.  Calls the trace function. */
 static inline PyObject *
 arrive(PfThread *t)
 {
@@ -91,9 +92,9 @@ arrive(PfThread *t)
     return value;
 }
 
-/* Record the origin of the switch for the trace function.  Returns the origin
- * of an earlier switch that was not reported, which the caller drops after the
- * switch. */
+/* Records the greenlet that the switch leaves, for the trace function.
+ * Returns that of an earlier switch that was not reported, or NULL: the caller
+ * drops it after the switch. */
 static PyObject *
 note_origin(PfThread *t, PyGreenlet *origin)
 {
@@ -102,8 +103,10 @@ note_origin(PfThread *t, PyGreenlet *origin)
     return before;
 }
 
-/* A trace function that leaves the running greenlet is not called at the target
- * either, to which `way` leads. */
+/* Carries the thread's tracing depth over to the target.  So the function of
+ * sys.settrace() that switches to another greenlet is not called there.  If
+ * `way` leads to the target through another fiber (see pf_home_way_to), that
+ * one carries the depth on. */
 static inline void
 keep_tracing(PfThread *t, pf_fiber *way, FiberObject *to)
 {
@@ -111,8 +114,8 @@ keep_tracing(PfThread *t, pf_fiber *way, FiberObject *to)
     t->keeps_tracing = way != &to->fiber;
 }
 
-/* `value` is stolen.  No code runs before the switch, so what was checked
- * still holds. */
+/* Switches to `to` by `way`, with `value` (stolen).  No code runs before the
+ * switch, so the caller's checks still hold. */
 static inline PyObject *
 go_by(PfThread *t, FiberObject *to, pf_fiber *way, PyObject *value,
       bool throwing)
@@ -124,6 +127,8 @@ go_by(PfThread *t, FiberObject *to, pf_fiber *way, PyObject *value,
     return arrive(t);
 }
 
+/* Switches to `to`, which may be the running fiber itself, with `value`
+ * (stolen). */
 static PyObject *
 go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 {
@@ -140,6 +145,7 @@ go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
     return go_by(t, to, way, value, throwing);
 }
 
+/* The same, and prepares the call of the trace function if there is one. */
 static PyObject *
 go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 {
@@ -154,6 +160,8 @@ go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 
 /* -------------------------------------------------------------- the target */
 
+/* `ours` and `theirs` are the main greenlets of this thread and of the target;
+ * `theirs` may be NULL. */
 static int
 refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
 {
@@ -173,7 +181,8 @@ refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
     return -1;
 }
 
-/* 0, or -1 with greenlet.error. */
+/* Returns 0 if the greenlet belongs to this thread, else -1 with
+ * greenlet.error. */
 static int
 check_thread(PfThread *t, PyGreenlet *g)
 {
@@ -187,8 +196,8 @@ check_thread(PfThread *t, PyGreenlet *g)
     return rc;
 }
 
-/* A view may belong to a scheduler's fiber.  NULL with greenlet.error unless
- * it can be switched to now. */
+/* Returns the fiber of an active greenlet, or NULL with greenlet.error if the
+ * fiber cannot be entered now: a view may show a fiber of a scheduler. */
 static FiberObject *
 admit(PfThread *t, PyGreenlet *g)
 {
@@ -214,7 +223,8 @@ admit(PfThread *t, PyGreenlet *g)
     return NULL;
 }
 
-/* A fiber with a stack for `g` to run in; the caller gives it to `g`. */
+/* Returns a new fiber with a stack, for the caller to run a greenlet in, or
+ * NULL with an exception. */
 static FiberObject *
 make_stack(PfThread *t)
 {
@@ -230,7 +240,9 @@ make_stack(PfThread *t)
     return fiber;
 }
 
-/* As check_thread, of one that another thread made; all stand still. */
+/* Returns true if this thread may start the new greenlet `g`, which another
+ * thread has made.  The check is that of check_thread(), done while the other
+ * threads are stopped. */
 static bool
 is_our_new(PfThread *t, PyGreenlet *g)
 {
@@ -240,20 +252,22 @@ is_our_new(PfThread *t, PyGreenlet *g)
     return g != NULL && pf_greenlet_main(g) == GREENLET_OF(t->root);
 }
 
-/* Give a new greenlet its stack and the call it begins with.  User code runs
- * here (a `run` that is computed, the collector) and may start the greenlet
- * first. 0; 1: that happened, check again; -1: exception. */
+/* Gives a new greenlet its stack and the call it begins with.  User code may
+ * run here (to compute `run`, or because of the collector) and start the
+ * greenlet first, as may another thread without a GIL.  Returns 0; 1: that has
+ * happened, so the caller must look at the greenlet again; -1: exception. */
 static int
 start(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
-    bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL &&
+    bool plain = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL &&
                  !pf_world_moves(IMPL(g)->thread);
-    PyObject *run = given ? Py_NewRef(IMPL(g)->run)
+    PyObject *run = plain ? Py_NewRef(IMPL(g)->run)
                           : PyObject_GetAttr((PyObject *)g, pf_greenlet.s_run);
     if (run == NULL) {
+        /* The attribute is gone if another thread has started the greenlet. */
         bool began = PF_FREE_THREADED && IMPL(g)->started &&
                      PyErr_ExceptionMatches(PyExc_AttributeError);
-        if (began) { /* on another thread, meanwhile */
+        if (began) {
             PyErr_Clear();
         }
         return began ? 1 : -1;
@@ -298,10 +312,10 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return 0;
 }
 
-/* Does a switch lead here? 1: yes, it can be entered; 0: check again; -1:
- * exception. */
+/* Prepares `g`, which is active or new, as the target of a switch.  Returns 1:
+ * `g` can be entered; 0: look again; -1: exception. */
 static int
-look(PfThread *t, PyGreenlet *g, Cargo *cargo)
+prepare_target(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
     if (pf_greenlet_active(g)) {
         return admit(t, g) == NULL ? -1 : 1;
@@ -310,8 +324,9 @@ look(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return rc < 0 ? -1 : rc == 0;
 }
 
-/* The greenlet that a switch to `g` leads to: a new reference, to be passed to
- * pass() at once, or NULL with an exception. */
+/* Returns the greenlet that a switch to `g` leads to, ready to be entered: a
+ * new reference, to be passed to fiber_to_enter() at once, or NULL with an
+ * exception. */
 static PyGreenlet *
 route(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
@@ -319,7 +334,7 @@ route(PfThread *t, PyGreenlet *g, Cargo *cargo)
     int rc = 0;
     while (rc == 0 && at != NULL && check_thread(t, at) == 0) {
         if (pf_greenlet_active(at) || !IMPL(at)->started) {
-            rc = look(t, at, cargo);
+            rc = prepare_target(t, at, cargo);
         } else {
             Py_SETREF(at, (PyGreenlet *)pf_greenlet_parent(at));
         }
@@ -333,10 +348,11 @@ route(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return at;
 }
 
-/* The fiber of the greenlet (stolen) that is entered next.  Ours may be the
- * last reference: then the thread keeps it until the greenlet is left. */
+/* Returns the fiber of the greenlet (stolen) that is entered next.  The stolen
+ * reference may be the last one: then the thread holds it until the greenlet
+ * is left. */
 static FiberObject *
-pass(PyGreenlet *g)
+fiber_to_enter(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     if (Py_REFCNT(g) == 1) {
@@ -347,6 +363,8 @@ pass(PyGreenlet *g)
     return fiber;
 }
 
+/* Switches to `g`, or where a switch to it leads, with the contents of the
+ * cargo, which is empty afterwards. */
 static PyObject *
 send_cargo(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
@@ -359,10 +377,10 @@ send_cargo(PfThread *t, PyGreenlet *g, Cargo *cargo)
         cargo_drop(cargo);
         return NULL;
     }
-    FiberObject *to = pass(target);
+    FiberObject *to = fiber_to_enter(target);
     bool throwing = cargo->exc != NULL;
     if (to->core.state == PF_NEW && !throwing) {
-        Py_XDECREF(cargo->value); /* in its arguments now */
+        Py_XDECREF(cargo->value); /* start() has put it into the arguments */
         Py_XDECREF(cargo->both);
         return go(t, to, Py_NewRef(Py_None), false);
     }
@@ -373,7 +391,9 @@ send_cargo(PfThread *t, PyGreenlet *g, Cargo *cargo)
 
 /* ------------------------------------------------------------ switch, throw */
 
-/* The cargo's `args` and `kwargs` are set. 0, or -1 with everything dropped. */
+/* Brings a cargo of `args` and `kwargs`, each of which may be NULL, into the
+ * form that struct Cargo describes.  Returns 0, or -1 with an exception and an
+ * empty cargo. */
 static int
 cargo_pack(Cargo *cargo)
 {
@@ -408,6 +428,7 @@ pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
     return send_cargo(t, g, &cargo);
 }
 
+/* switch() in all cases but the most common one. */
 static PyObject *
 switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
@@ -448,8 +469,9 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
                  nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
 }
 
-/* As in greenlet, forget where it was raised before: otherwise the traceback
- * of an instance that is thrown again and again would grow. */
+/* Replaces the traceback of `exc` by `tb`, which may be NULL, and returns
+ * `exc`.  As in the package greenlet, an earlier traceback is dropped: that of
+ * an instance that is thrown again and again would grow. */
 static PyObject *
 with_traceback(PyObject *exc, PyObject *tb)
 {
@@ -457,8 +479,8 @@ with_traceback(PyObject *exc, PyObject *tb)
     return exc;
 }
 
-/* The exception that throw(type, value, traceback) raises: new reference, or
- * NULL with TypeError. */
+/* Returns the exception that throw(type, value, traceback) raises: a new
+ * reference, or NULL with TypeError. */
 static PyObject *
 make_exception(PyObject *type, PyObject *value, PyObject *tb)
 {
@@ -519,8 +541,8 @@ pf_greenlet_throw_method(PyObject *op, PyObject *args)
 
 /* ---------------------------------------------------------- running, ending */
 
-/* `kwargs` shares its place with `waiting_on`, so take it before the code
- * waits. */
+/* Calls the greenlet's function.  `kwargs` shares its memory with
+ * `waiting_on`, so it is taken before the function can wait. */
 static PyObject *
 call_run(FiberObject *self)
 {
@@ -540,8 +562,8 @@ call_run(FiberObject *self)
     return result;
 }
 
-/* The first steps of a new greenlet: take what was sent, drop the stored `run`
- * (it may have been computed), call the function. */
+/* Does the first steps of a new greenlet: takes what the switch brought, drops
+ * `run`, which fiber->target replaces, and calls the function. */
 static PyObject *
 first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
 {
@@ -567,10 +589,11 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
     return call_run(self);
 }
 
-/* Turn the outcome of the call into what the parent gets.  The call's
- * references are dropped here, where code that this runs may still switch. */
+/* Turns the outcome of the call into what the parent gets.  The call's
+ * references are dropped here, because code that runs because of that may
+ * still switch. */
 static void
-sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
+pack_outcome(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
 {
     result = pf_switch_leave_nothing(t, self, result);
     PyObject *exc = result == NULL ? pystate_take_exception() : NULL;
@@ -579,7 +602,7 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     self->kwargs = NULL;
     Py_XDECREF(kwargs);
     Py_CLEAR(self->target);
-    Py_CLEAR(self->value); /* of a permit */
+    Py_CLEAR(self->value); /* the value of a permit that was not used */
     if (exc != NULL &&
         PyObject_TypeCheck(exc, (PyTypeObject *)pf_greenlet.exit)) {
         result = exc;
@@ -589,19 +612,20 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     cargo->exc = exc;
 }
 
-/* The thread's own stack, or a loop that runs there, accepts anything. */
+/* Returns the fiber that accepts any result: the hub of the run on this
+ * thread, or else the thread's root. */
 static FiberObject *
 last_resort(PfThread *t)
 {
     return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
 }
 
-/* The receiver of this greenlet's result: its first ancestor that can take it,
- * unless control must return to its killer. *asked, a new reference, is the
- * ancestor where that was found: no code may run any more, so it is dropped
- * later. */
+/* Returns the fiber that gets the result of this greenlet: its killer if there
+ * is one, or else that of the first ancestor that can take the result.  The
+ * ancestor where the search ended is stored in *ancestor: a new reference, or
+ * NULL.  The caller drops it later, because no code may run from here on. */
 static FiberObject *
-heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
+heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **ancestor)
 {
     if (IMPL(g)->killer != NULL) {
         return IMPL(g)->killer;
@@ -612,11 +636,11 @@ heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
         cargo_take_exception(cargo);
         Py_SETREF(p, (PyGreenlet *)pf_greenlet_parent(p));
     }
-    *asked = (PyObject *)p;
-    return found != NULL ? pass(found) : last_resort(t);
+    *ancestor = (PyObject *)p;
+    return found != NULL ? fiber_to_enter(found) : last_resort(t);
 }
 
-/* The body of a greenlet's fiber. */
+/* The body of a greenlet's fiber.  Returns the fiber to enter next. */
 static pf_fiber *
 greenlet_run(pf_thread *thread, pf_fiber *fiber)
 {
@@ -627,11 +651,11 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     PyObject *result = first_act(t, self, g);
     pf_tracing_end(t, self);
     pystate_drop_handled(self->saved);
-    sum_up(t, self, result, &cargo);
+    pack_outcome(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
 
-    /* From now on no code runs that could leave this stack, or end `next`:
-     * objects that may run code when dropped stay with the fiber. */
+    /* From here on no code may run that could leave this stack, or end `next`.
+     * So the fiber keeps the objects that may run code as they are dropped. */
     if (pf_greenlet_thread(t)->trace != NULL) {
         self->args = note_origin(t, g);
     }
@@ -642,10 +666,12 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     } else {
         t->transfer = cargo_unpack(&cargo);
     }
+    /* greenlet_reap() drops one reference to the greenlet.  `held` and
+     * `dropped` each say that there is one to drop already. */
     if (!self->held && !self->dropped) {
-        Py_INCREF(g); /* for greenlet_reap */
+        Py_INCREF(g);
     } else if (self->held && self->dropped) {
-        Py_DECREF(g); /* there are two */
+        Py_DECREF(g);
     }
     self->held = false;
     self->dropped = false;
@@ -659,30 +685,32 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     return way;
 }
 
-/* The value for the running fiber must not get lost while code runs because an
- * object dies. */
-typedef struct Interruption {
+/* What a switch has just brought to the running fiber, or is about to take
+ * from it, and the fiber's state: set aside while code runs because an object
+ * dies, which may switch. */
+typedef struct SwitchState {
     PyObject *exc, *transfer, *origin;
     bool throwing;
     uint8_t state;
-} Interruption;
+} SwitchState;
 
-static Interruption
-interrupt(PfThread *t)
+static SwitchState
+set_switch_aside(PfThread *t)
 {
-    Interruption saved = {pystate_take_exception(), t->transfer,
-                          pf_greenlet_thread(t)->origin, t->throwing,
-                          CURRENT(t)->core.state};
+    SwitchState saved = {pystate_take_exception(), t->transfer,
+                         pf_greenlet_thread(t)->origin, t->throwing,
+                         CURRENT(t)->core.state};
     t->transfer = pf_greenlet_thread(t)->origin = NULL;
     t->throwing = false;
     return saved;
 }
 
 static void
-go_on(PfThread *t, Interruption *saved)
+restore_switch(PfThread *t, SwitchState *saved)
 {
-    while (pf_greenlet_thread(t)->origin !=
-           NULL) { /* a switch that was not reported */
+    /* Drop the origin of a switch that was not reported.  The code that this
+     * runs may leave another one. */
+    while (pf_greenlet_thread(t)->origin != NULL) {
         Py_CLEAR(pf_greenlet_thread(t)->origin);
     }
     CURRENT(t)->core.state = saved->state;
@@ -692,17 +720,17 @@ go_on(PfThread *t, Interruption *saved)
     pystate_restore_exception(saved->exc);
 }
 
-/* A greenlet's fiber has been left: it is over, or held the last reference to
- * its greenlet. */
+/* Clears up behind a greenlet's fiber that has been left, because it has ended
+ * or because the thread held the last reference to the greenlet. */
 static void
 greenlet_reap(pf_thread *thread, pf_fiber *left)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *fiber = FIBER_OF(left);
-    Interruption saved = interrupt(t);
+    SwitchState saved = set_switch_aside(t);
     PyGreenlet *g = GREENLET_OF(fiber);
     if (PF_UNLIKELY(t->left_profiled != NULL) && pf_profiled_land(t)) {
-        go_on(t, &saved);
+        restore_switch(t, &saved);
         return;
     }
     if (fiber->core.state == PF_DONE) {
@@ -719,11 +747,12 @@ greenlet_reap(pf_thread *thread, pf_fiber *left)
         fiber->held = false;
     }
     Py_DECREF(g);
-    go_on(t, &saved);
+    restore_switch(t, &saved);
 }
 
 /* ------------------------------------------------------------------ unwinding */
 
+/* Returns true if `g` is `ancestor` or one of its descendants. */
 static bool
 descends_from(const PyGreenlet *g, const PyGreenlet *ancestor)
 {
@@ -733,7 +762,8 @@ descends_from(const PyGreenlet *g, const PyGreenlet *ancestor)
     return g != NULL;
 }
 
-/* It may have been made a child of `g` meanwhile. */
+/* Makes `parent` (stolen) the parent of `g` again, unless code has made it a
+ * descendant of `g` meanwhile. */
 static void
 give_back_parent(PyGreenlet *g, PyGreenlet *parent)
 {
@@ -744,6 +774,7 @@ give_back_parent(PyGreenlet *g, PyGreenlet *parent)
     }
 }
 
+/* Returns a new GreenletExit, or NULL with an exception. */
 static PyObject *
 make_exit(PfThread *t)
 {
@@ -755,8 +786,10 @@ make_exit(PfThread *t)
                      "vanished.");
 }
 
-/* To create the exception may run code that switches to the greenlet, which
- * may then have ended.  As in greenlet, the killer is the parent meanwhile,
+/* Throws GreenletExit into `g` and returns what comes back, or NULL with an
+ * exception.  To create the exception may run code that switches to the
+ * greenlet, so that it has ended: then the exception is returned.  As in the
+ * package greenlet, the running greenlet is the parent of `g` meanwhile,
  * unless that would make a cycle. */
 static PyObject *
 throw_exit(PfThread *t, PyGreenlet *g)
@@ -769,9 +802,9 @@ throw_exit(PfThread *t, PyGreenlet *g)
     FiberObject *to = IMPL(g)->fiber, *self = CURRENT(t);
     if (to->is_hub) {
         Py_DECREF(exit);
-        return (PyObject *)admit(t, g); /* raises the error */
+        return (PyObject *)admit(t, g); /* NULL: this raises the error */
     }
-    pf_unwind_forget_schedule(to); /* it may wait in a scheduler */
+    pf_unwind_forget_schedule(to); /* if the fiber waits in a scheduler */
     PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
     bool below = descends_from(GREENLET_OF(self), g);
     if (!below) {
@@ -791,22 +824,25 @@ throw_exit(PfThread *t, PyGreenlet *g)
 void
 pf_greenlet_kill(PfThread *t, PyGreenlet *g)
 {
-    Interruption saved = interrupt(t);
+    SwitchState saved = set_switch_aside(t);
     PyObject *result = throw_exit(t, g);
     if (result == NULL) {
         PyErr_WriteUnraisable((PyObject *)g);
     }
     Py_XDECREF(result);
-    go_on(t, &saved);
+    restore_switch(t, &saved);
 }
 
-/* By GreenletExit: the run in which it waits is over. */
+/* Ends a greenlet by GreenletExit, because the run in which it waits is over.
+ */
 static void
 greenlet_unwind(PfThread *t, FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
     if (!pf_world_hold((PyObject *)g)) {
-        pf_unwind_forget_schedule(fiber); /* it dies elsewhere, and comes */
+        /* The greenlet is dying on another thread, which will post it to this
+         * one: see pf_pending_leave. */
+        pf_unwind_forget_schedule(fiber);
         fiber->core.state = PF_SUSPENDED;
         return;
     }

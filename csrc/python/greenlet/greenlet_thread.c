@@ -1,5 +1,5 @@
 /* The current greenlet, main greenlets, and what happens to a thread's
- * greenlets when it ends. */
+ * greenlets when the thread ends. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
@@ -11,6 +11,7 @@
 
 /* ------------------------------------------------------------------- views */
 
+/* Returns a new greenlet that shows the fiber, or NULL with an exception. */
 static PyGreenlet *
 make_view(PfThread *t, FiberObject *fiber)
 {
@@ -45,11 +46,12 @@ pf_greenlet_view(PfThread *t, FiberObject *fiber)
 {
     if (fiber->view == NULL) {
         PyGreenlet *g = make_view(t, fiber);
-        if (fiber->view ==
-            NULL) { /* code that the collector ran has not made one */
+        /* Code that the collector ran may have made a view meanwhile. */
+        if (fiber->view == NULL) {
             fiber->view = (PyObject *)g;
         } else if (g != NULL) {
-            Py_CLEAR(IMPL(g)->fiber); /* else it would be kept for reuse */
+            Py_CLEAR(
+                IMPL(g)->fiber); /* else greenlet_clear() keeps the rest */
             Py_DECREF(g);
         }
     }
@@ -106,11 +108,13 @@ pf_greenlet_thread_gone(PyGreenlet *g)
     return main != NULL && IMPL(main)->thread_gone;
 }
 
-/* ---------------------------------------------------------------- attention */
+/* --------------------------------------------------------- before a switch */
 
-/* The collector may be running: an object that it finalizes may switch, because
- * the collector's work is on this stack, which stays; unless it is the home of
- * others as well, who could have to run before the collector has ended. */
+/* Greenlets, unlike fibers, may switch while the collector runs, in the
+ * finalizer of an object for example: the collector's data are on this stack,
+ * which stays where it is.  A switch is refused only if the stack is also the
+ * home of other fibers, which may have to run before the collector has ended.
+ */
 int
 pf_greenlet_run_pending(PfThread *t)
 {
@@ -136,13 +140,14 @@ pf_greenlet_run_pending(PfThread *t)
 
 /* ------------------------------------------------------------ a thread's end */
 
-/* This stack will never be resumed, and to raise GreenletExit there could take
- * any time.  It is kept, for gr_frame, until the greenlet goes. */
+/* Marks a greenlet's fiber as ended whose thread ends.  No code runs on its
+ * stack any more: to raise GreenletExit there could take any time.  The stack
+ * is kept for gr_frame until the greenlet dies. */
 static void
 abandon(FiberObject *fiber)
 {
     if (pf_pack_show_fiber(fiber) < 0) {
-        PyErr_Clear(); /* no memory: it has no frame then */
+        PyErr_Clear(); /* no memory: gr_frame is None then */
     }
     pf_pack_orphan(&fiber->thread->engine, &fiber->fiber);
     pf_unwind_forget_schedule(fiber);
@@ -151,8 +156,8 @@ abandon(FiberObject *fiber)
     fiber->thread = NULL;
 }
 
-/* The objects in the frames leak.  The stack is released, unless an object
- * that other code may hold points into it. */
+/* The objects in the frames leak.  The stack is freed, unless it is pinned or
+ * an object that other code may refer to, such as a frame, points into it. */
 void
 pf_greenlet_bury(PyGreenlet *g)
 {
@@ -167,6 +172,8 @@ pf_greenlet_bury(PyGreenlet *g)
     }
 }
 
+/* Returns an unfinished fiber of this thread that a greenlet has made, or
+ * NULL. */
 static FiberObject *
 find_suspended(PfThread *t)
 {
@@ -180,17 +187,19 @@ find_suspended(PfThread *t)
 void
 pf_greenlets_orphan(PfThread *t)
 {
-    /* Greenlets whose last reference another thread dropped do get
-     * GreenletExit, which the next switch here would have raised. */
+    /* Greenlets whose last reference another thread has dropped get
+     * GreenletExit now, as they would have at the next switch. */
     pf_thread_no_switch_begin(t, "while the thread ends");
     pf_pending_take_posts(t);
     pf_thread_no_switch_end(t);
-    Py_CLEAR(
-        pf_greenlet_thread(t)->trace); /* its finalizer may set another one */
+    /* The finalizer of the trace function may set another one, which
+     * pf_greenlets_free_spare() clears. */
+    Py_CLEAR(pf_greenlet_thread(t)->trace);
     Py_CLEAR(pf_greenlet_thread(t)->origin);
-    FiberObject *fiber; /* from here on no code runs that could make others */
+    /* From here on no code runs that could make more greenlets. */
+    FiberObject *fiber;
     while ((fiber = find_suspended(t)) != NULL) {
-        /* The collector's lists lie on its stack. */
+        /* A stack on which the collector runs has the collector's lists. */
         IMPL(GREENLET_OF(fiber))->pinned |= &fiber->fiber == t->collecting;
         abandon(fiber);
     }

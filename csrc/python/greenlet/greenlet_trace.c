@@ -1,4 +1,5 @@
-/* greenlet.settrace: the thread's function that is called at every switch. */
+/* greenlet.settrace(): a function of the thread that is called after each of
+ * its greenlets' switches. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
@@ -32,6 +33,7 @@ pf_greenlet_settrace(PyObject *module, PyObject *callback)
     return previous;
 }
 
+/* Calls the trace function: returns its result, or NULL with an exception. */
 static PyObject *
 call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
 {
@@ -39,7 +41,8 @@ call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
     PyObject *pair = PyTuple_Pack(2, origin, (PyObject *)target);
     PyObject *result = NULL;
     if (pair != NULL) {
-        /* sys.settrace and sys.setprofile do not see it. */
+        /* The functions of sys.settrace and sys.setprofile do not see this
+         * call. */
         PyThreadState_EnterTracing(t->tstate);
         result = PyObject_CallFunctionObjArgs(callback, event, pair, NULL);
         PyThreadState_LeaveTracing(t->tstate);
@@ -55,7 +58,7 @@ pf_greenlet_trace(PfThread *t, bool throwing)
     PyObject *origin = pf_greenlet_thread(t)->origin;
     pf_greenlet_thread(t)->origin = NULL;
     if (origin == NULL) {
-        return 0; /* not a greenlet's switch, or tracing began with it */
+        return 0; /* no greenlet's switch, or settrace() came in between */
     }
     PyGreenlet *target = pf_greenlet_current(t);
     PyObject *result = NULL;

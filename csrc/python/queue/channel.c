@@ -1,8 +1,9 @@
 /* Channel.
  *
- * A value goes straight from a sender to a waiting receiver; with a capacity
- * it may wait in between.  Values in the channel come before those of waiting
- * senders, so values are received in the order in which they were sent.
+ * A value goes straight from a sender to a waiting receiver.  In a channel
+ * with a capacity it may wait in between.  A receiver takes the channel's
+ * values before those of waiting senders, so values are received in the order
+ * in which they were sent.
  */
 #include "python/queue/channel.h"
 
@@ -48,7 +49,9 @@ pf_channel_raise(ChannelObject *self, int rc)
     return -1;
 }
 
-/* With the mutex, as the next three.  False: nobody waits for it. */
+/* Gives the value (stolen) to the next receiver.  Returns false, and steals
+ * nothing, if nobody waits for a value.  The caller of this function and of
+ * the next three holds the mutex. */
 static bool
 hand_to_receiver(ChannelObject *self, PyObject *value)
 {
@@ -61,7 +64,8 @@ hand_to_receiver(ChannelObject *self, PyObject *value)
     return true;
 }
 
-/* NULL: nobody waits with one. */
+/* Takes the value of the next waiting sender, or returns NULL if there is
+ * none. */
 static PyObject *
 take_from_sender(ChannelObject *self)
 {
@@ -142,12 +146,14 @@ timed_out(const char *what)
 
 static int send_value(ChannelObject *self, PyObject *value, int64_t deadline);
 
-/* Entered with the mutex, which it frees. */
+/* The caller holds the mutex; this function unlocks it. */
 static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     PfThread *t = pf_thread_current;
-    if (t == NULL) { /* its creation may run code that receives: check again */
+    if (t == NULL) {
+        /* To create the thread's record may run code that receives a value, so
+         * start again. */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1
                                           : send_value(self, value, deadline);
@@ -204,12 +210,14 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 static PyObject *receive(ChannelObject *self, int64_t deadline);
 
-/* Entered with the mutex, which it frees. */
+/* The caller holds the mutex; this function unlocks it. */
 static PyObject *
 wait_to_receive(ChannelObject *self, int64_t deadline)
 {
     PfThread *t = pf_thread_current;
-    if (t == NULL) { /* its creation may run code that sends: check again */
+    if (t == NULL) {
+        /* To create the thread's record may run code that sends a value, so
+         * start again. */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : receive(self, deadline);
     }
@@ -270,7 +278,8 @@ channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return receive((ChannelObject *)op, deadline);
 }
 
-/* Does the exception that is set say that this channel is closed? */
+/* Returns true if the exception that is set is this channel's ChannelClosed.
+ */
 static bool
 is_end_of(PyObject *channel)
 {
@@ -285,11 +294,10 @@ is_end_of(PyObject *channel)
     return which == channel;
 }
 
-/* The caller may drop the iterator while it waits. */
 static PyObject *
 channel_next(PyObject *op)
 {
-    Py_INCREF(op);
+    Py_INCREF(op); /* other code may drop the iterator during the wait */
     PyObject *value = receive((ChannelObject *)op, PF_NEVER);
     if (value == NULL && is_end_of(op)) {
         PyErr_Clear(); /* NULL without an error ends the iteration */
@@ -336,7 +344,7 @@ channel_length(PyObject *op)
     return (Py_ssize_t)count;
 }
 
-/* An empty channel is not false. */
+/* A channel is true even if it is empty. */
 static int
 channel_bool(PyObject *op)
 {
@@ -454,7 +462,7 @@ channel_sending(PyObject *op, PyObject *value)
 
 /* ---------------------------------------------------------------- reporting */
 
-/* Fibers wait in at most one of the two. */
+/* At any time at most one of the two queues has waiters. */
 static PyObject *
 channel_waiters(PyObject *op, PyObject *ignored)
 {
@@ -530,34 +538,38 @@ channel_dealloc(PyObject *op)
 /* ------------------------------------------------------------------ the type */
 
 PyDoc_STRVAR(channel_doc, "Channel(capacity=0)\n--\n\n\
-Values from fibers and threads that send to fibers and threads that receive.\n\
+A channel through which fibers and threads pass values to each other.\n\
 \n\
-With capacity 0 a sender waits for its receiver; otherwise up to `capacity`\n\
+With capacity 0 a sender waits for its receiver. Otherwise up to `capacity`\n\
 values may wait in the channel. The longest waiter is served next. Iteration\n\
-receives until the channel is closed and empty; `with` closes it at the end.");
+receives until the channel is closed and empty; `with` closes it at the end.\n\
+ValueError for a negative capacity.");
 PyDoc_STRVAR(send_doc, "send($self, /, value, timeout=None)\n--\n\n\
-Hand over a value; wait at most `timeout` seconds for a taker.\n\
+Send a value; wait for a receiver or a free place in the channel.\n\
 \n\
-ChannelClosed or TimeoutError if it was not handed over. A cancellation point\n\
-if it has to wait: Cancelled means the value was not sent. ValueError for a\n\
-negative timeout or NaN.");
+ChannelClosed after close(), TimeoutError after `timeout` seconds (None: no\n\
+limit): then the value was not sent. A cancellation point if it has to wait:\n\
+Cancelled, too, means that the value was not sent. ValueError for a negative\n\
+timeout or NaN.");
 PyDoc_STRVAR(receive_doc, "receive($self, /, timeout=None)\n--\n\n\
-The next value; wait for it at most `timeout` seconds.\n\
+Return the next value; wait for one.\n\
 \n\
-ChannelClosed if there will be none, TimeoutError after `timeout` seconds. A\n\
-cancellation point if it has to wait: Cancelled means that nothing was\n\
-received. ValueError for a negative timeout or NaN.");
+ChannelClosed if the channel is closed and empty, TimeoutError after `timeout`\n\
+seconds (None: no limit). A cancellation point if it has to wait: Cancelled\n\
+means that nothing was received. ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
-No more values: send() raises ChannelClosed, and receive() does when the\n\
-channel is empty. This also ends waits. Closing twice is fine.");
+Close the channel: from now on send() raises ChannelClosed.\n\
+\n\
+So does receive() when the channel is empty. Fibers and threads that wait in\n\
+either get ChannelClosed at once. Closing twice is fine.");
 PyDoc_STRVAR(receiving_doc, "receiving($self, /)\n--\n\n\
 receive(), as a case for select().");
 PyDoc_STRVAR(sending_doc, "sending($self, value, /)\n--\n\n\
 send(value), as a case for select().");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: any fiber or thread may send or receive.");
+An empty list: any fiber or thread may send or receive. For reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers that wait in it, first in line first; for reports.");
+The fibers that wait in send() or receive(), in queue order; for reports.");
 
 static PyMethodDef methods[] = {
     PF_METHOD("send", channel_send, send_doc),
@@ -578,7 +590,7 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(ChannelObject),
     {"capacity", T_PYSSIZET, offsetof(ChannelObject, capacity), READONLY,
-     "The number of values that may wait in it."},
+     "The number of values that may wait in the channel."},
     {"closed", T_BOOL, offsetof(ChannelObject, closed), READONLY,
      "True after close()."},
     {NULL, 0, 0, 0, NULL},
@@ -610,7 +622,8 @@ pf_channel_init(PyObject *module)
     }
     channel_closed = PyErr_NewExceptionWithDoc(
         "pyfiber.ChannelClosed",
-        "The channel takes or has no more values: see `channel`.",
+        "A channel is closed; the attribute `channel` is that channel.\n\n"
+        "send() raises this, and so does receive() if the channel is empty.",
         PyExc_Exception, dict);
     Py_DECREF(dict);
     if (channel_closed == NULL ||

@@ -1,12 +1,13 @@
 /* Queue and LifoQueue.
  *
  * An item goes straight to a waiting get(), a freed place straight to a
- * waiting put().  For a subclass that stores its items in its own way (_init,
- * _put, _get, _qsize, as in queue.Queue), a Python object that calls these
- * does the work: see pyfiber._queues.
+ * waiting put().  As with queue.Queue, a subclass may override _init, _put,
+ * _get and _qsize to store its items in its own way.  For such a subclass a
+ * Python object, a HookedQueue, does the work and calls these methods: see
+ * pyfiber._queues.
  *
- * One file, though a long one: what hands an item over, what waits for one and
- * what gives one back obey the same rule, and each is read with the others.
+ * This is one long file because the functions that hand an item over, wait for
+ * one and give one back obey the same rule and have to be read together.
  */
 #include "python/core/pyinclude.h"
 
@@ -35,10 +36,12 @@ static PyTypeObject *queue_type, *lifo_type; /* constant after import */
 
 typedef PF_ATOMIC(PyObject *) Cached;
 
-/* Imported at first use: module queue takes longer to import than all of
- * pyfiber.  What is found first stays: shared, one word each. */
+/* queue.Empty, queue.Full and ShutDown.  Each is imported at its first use,
+ * because the module queue takes longer to import than all of pyfiber.  The
+ * first thread to store one wins.  (shared, one word each) */
 static Cached empty, full, shut_down;
 
+/* Imports the exception into *cached, unless another thread has done so. */
 static int
 find(Cached *cached, const char *module, const char *name)
 {
@@ -107,7 +110,7 @@ let_one_put(QueueObject *self)
     pf_waitq_grant(putter);
 }
 
-/* The next item; there is one. */
+/* Takes the next item; the queue must not be empty. */
 static inline PyObject *
 take(QueueObject *self)
 {
@@ -117,7 +120,8 @@ take(QueueObject *self)
     return item;
 }
 
-/* False: nobody waits for it. */
+/* Gives the item (stolen) to the next waiting get().  Returns false, and
+ * steals nothing, if there is none. */
 static bool
 hand_to_getter(QueueObject *self, PyObject *item)
 {
@@ -130,7 +134,8 @@ hand_to_getter(QueueObject *self, PyObject *item)
     return true;
 }
 
-/* With the mutex.  False: no memory. */
+/* Puts an item (stolen) back where get() took it.  Returns false, and steals
+ * nothing, if there is no memory.  The caller holds the mutex. */
 static bool
 put_back(QueueObject *self, PyObject *item)
 {
@@ -144,8 +149,8 @@ put_back(QueueObject *self, PyObject *item)
     return true;
 }
 
-/* A get() got an item and cannot use it: undo that.  (If a fiber that is being
- * unwound has no memory for this, we can only report the loss.) */
+/* Undoes a get() whose item (stolen) cannot be used.  If there is no memory
+ * for that, the item is lost, and this function can only report it. */
 static void
 give_back(QueueObject *self, PyObject *item)
 {
@@ -175,12 +180,14 @@ raise_reason(int rc)
 
 static int put(QueueObject *self, PyObject *item, int64_t deadline);
 
-/* Entered with the mutex, which it frees. */
+/* The caller holds the mutex; this function unlocks it. */
 static int
 wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 {
     PfThread *t = pf_thread_current;
-    if (t == NULL) { /* its creation may run code that gets: check again */
+    if (t == NULL) {
+        /* To create the thread's record may run code that calls get(), so
+         * start again. */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
     }
@@ -201,7 +208,8 @@ wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
     return rc == 0 && refused ? raise_shut_down() : rc;
 }
 
-/* Without waiting, with the mutex: 1: done; 0: it is full; or why not. */
+/* Puts without waiting.  Returns 1: done; 0: the queue is full; PF_REFUSED or
+ * PF_NO_MEMORY, without an exception.  The caller holds the mutex. */
 static inline int
 try_put(QueueObject *self, PyObject *item)
 {
@@ -243,12 +251,14 @@ put(QueueObject *self, PyObject *item, int64_t deadline)
 
 static PyObject *get(QueueObject *self, int64_t deadline);
 
-/* Entered with the mutex, which it frees. */
+/* The caller holds the mutex; this function unlocks it. */
 static PyObject *
 wait_to_get(QueueObject *self, int64_t deadline)
 {
     PfThread *t = pf_thread_current;
-    if (t == NULL) { /* its creation may run code that puts: check again */
+    if (t == NULL) {
+        /* To create the thread's record may run code that calls put(), so
+         * start again. */
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : get(self, deadline);
     }
@@ -272,7 +282,8 @@ wait_to_get(QueueObject *self, int64_t deadline)
     return NULL;
 }
 
-/* Without waiting, with the mutex: 1: done; 0: it is empty; or why not. */
+/* Gets without waiting.  Returns 1: done; 0: the queue is empty; PF_REFUSED,
+ * without an exception.  The caller holds the mutex. */
 static inline int
 try_get(QueueObject *self, PyObject **item)
 {
@@ -318,11 +329,13 @@ attempt_to_put(PyObject *op, PyObject *item, PyObject **got)
     return try_put((QueueObject *)op, item);
 }
 
+/* A waiting put() need not be considered, unlike a channel's sender: put()
+ * waits only while the queue is full, that is while it has items. */
 static bool
 may_get(PyObject *op, const PfWaiter *asking)
 {
+    (void)asking;
     QueueObject *self = (QueueObject *)op;
-    (void)asking; /* who waits to put has found it full */
     return self->items.count > 0 || PF_SHARED_GET(&self->shut_down);
 }
 
@@ -383,13 +396,14 @@ static const PfCaseOps putting_ops = {
 
 /* -------------------------------------------------------------- the methods */
 
-/* Call the same method of the object that serves this subclass. */
+/* Calls the method of the same name of the HookedQueue.  While `inside` is not
+ * 0, __init__ does not replace `hooked`. */
 static PyObject *
 hooked(QueueObject *self, const char *name, PyObject *const *args,
        Py_ssize_t nargs, PyObject *kwnames)
 {
     PF_LOCK(self);
-    self->inside++; /* so `hooked` stays */
+    self->inside++;
     PF_UNLOCK(self);
     PyObject *method = PyObject_GetAttrString(self->hooked, name);
     PyObject *result =
@@ -623,7 +637,7 @@ queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         self->items = (PfRing){NULL, 0, 0, 0};
     }
     PF_UNLOCK(self);
-    pf_ring_drop(&dropped); /* runs other code: last */
+    pf_ring_drop(&dropped); /* last, because this may run other code */
     Py_RETURN_NONE;
 }
 
@@ -672,19 +686,20 @@ queue_repr(PyObject *op)
 
 /* ----------------------------------------------------------- birth and death */
 
+/* Returns true if the class has another attribute of that name than Queue. */
 static bool
 overrides(PyTypeObject *type, const char *name)
 {
     PyObject *theirs = PyObject_GetAttrString((PyObject *)type, name);
     PyObject *ours = PyObject_GetAttrString((PyObject *)queue_type, name);
     bool differ = theirs != ours;
-    PyErr_Clear(); /* a class without the name differs, too */
+    PyErr_Clear(); /* a class without that attribute differs, too */
     Py_XDECREF(theirs);
     Py_XDECREF(ours);
     return differ;
 }
 
-/* Does the class store its items in its own way? */
+/* Returns true if the class stores its items in its own way. */
 static bool
 needs_hooks(PyTypeObject *type)
 {
@@ -699,7 +714,8 @@ make_hooked(QueueObject *self, Py_ssize_t maxsize)
     return PyObject_CallFunction(pf_facade.hooked_queue, "On", self, maxsize);
 }
 
-/* With the mutex: NULL, or why it cannot be made anew. */
+/* Returns NULL if __init__ may set the queue up again, or the reason why not.
+ * The caller holds the mutex. */
 static const char *
 in_use(const QueueObject *self)
 {
@@ -713,18 +729,19 @@ in_use(const QueueObject *self)
                : NULL;
 }
 
-/* `served` is stolen. */
+/* Sets the queue up, unless it is in use.  `made`, a new HookedQueue or NULL,
+ * is stolen.  Returns 0, or -1 with FiberError. */
 static int
-make_anew(QueueObject *self, Py_ssize_t maxsize, PyObject *served)
+set_up(QueueObject *self, Py_ssize_t maxsize, PyObject *made)
 {
     PF_LOCK(self);
     const char *why_not = in_use(self);
-    PyObject *drop = served;
+    PyObject *drop = made;
     if (why_not == NULL) {
         self->maxsize = maxsize;
         self->lifo = PyObject_TypeCheck((PyObject *)self, lifo_type);
         drop = self->hooked;
-        self->hooked = served;
+        self->hooked = made;
     }
     PF_UNLOCK(self);
     Py_XDECREF(drop);
@@ -742,8 +759,8 @@ queue_init(PyObject *op, PyObject *args, PyObject *kwargs)
         return -1;
     }
     bool hooks = needs_hooks(Py_TYPE(op));
-    PyObject *served = hooks ? make_hooked(self, maxsize) : NULL;
-    if ((hooks && served == NULL) || make_anew(self, maxsize, served) < 0) {
+    PyObject *made = hooks ? make_hooked(self, maxsize) : NULL;
+    if ((hooks && made == NULL) || set_up(self, maxsize, made) < 0) {
         return -1;
     }
     if (!hooks) {
@@ -781,22 +798,25 @@ queue_dealloc(PyObject *op)
 /* ------------------------------------------------------------------ the type */
 
 PyDoc_STRVAR(queue_doc, "Queue(maxsize=0)\n--\n\n\
-queue.Queue between fibers, of any thread, and plain threads.\n\
+A queue.Queue for fibers, of any thread, and plain threads.\n\
 \n\
-First in, first out; the longest waiter is served next. At most `maxsize` items\n\
-wait in it; 0 or less means no limit.");
+First in, first out; the longest waiter is served next. The queue holds at most\n\
+`maxsize` items; 0 or less means no limit.");
 PyDoc_STRVAR(lifo_doc, "LifoQueue(maxsize=0)\n--\n\n\
 A Queue that returns the newest item first.");
 PyDoc_STRVAR(put_doc, "put($self, /, item, block=True, timeout=None)\n--\n\n\
-Add an item; wait for a place at most `timeout` seconds.\n\
+Add an item; wait for a free place.\n\
 \n\
-queue.Full if there is none, ShutDown after shutdown(). A cancellation point\n\
-if it has to wait. ValueError for a negative timeout or NaN.");
+queue.Full if no place is free after `timeout` seconds (None: no limit), or at\n\
+once with block=False. ShutDown after shutdown(). A cancellation point if it\n\
+has to wait. ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(get_doc, "get($self, /, block=True, timeout=None)\n--\n\n\
-Take an item; wait for one at most `timeout` seconds.\n\
+Take an item out and return it; wait for one.\n\
 \n\
-queue.Empty if there is none, ShutDown if there will be none. A cancellation\n\
-point if it has to wait. ValueError for a negative timeout or NaN.");
+queue.Empty if there is no item after `timeout` seconds (None: no limit), or\n\
+at once with block=False. ShutDown if the queue is empty after shutdown(). A\n\
+cancellation point if it has to wait. ValueError for a negative timeout or\n\
+NaN.");
 PyDoc_STRVAR(put_nowait_doc, "put_nowait($self, item, /)\n--\n\n\
 put(item, block=False)");
 PyDoc_STRVAR(get_nowait_doc, "get_nowait($self, /)\n--\n\nget(block=False)");
@@ -804,23 +824,30 @@ PyDoc_STRVAR(getting_doc, "getting($self, /)\n--\n\n\
 get(), as a case for select().");
 PyDoc_STRVAR(putting_doc, "putting($self, item, /)\n--\n\n\
 put(item), as a case for select().");
-PyDoc_STRVAR(qsize_doc, "qsize($self, /)\n--\n\nHow many items there are.");
-PyDoc_STRVAR(empty_doc, "empty($self, /)\n--\n\nTrue if there is no item.");
-PyDoc_STRVAR(full_doc, "full($self, /)\n--\n\nTrue if there is no place.");
+PyDoc_STRVAR(qsize_doc,
+             "qsize($self, /)\n--\n\nThe number of items in the queue.");
+PyDoc_STRVAR(empty_doc,
+             "empty($self, /)\n--\n\nTrue if the queue has no item.");
+PyDoc_STRVAR(full_doc,
+             "full($self, /)\n--\n\nTrue if the queue has no free place.");
 PyDoc_STRVAR(task_done_doc, "task_done($self, /)\n--\n\n\
-The work on one item that was taken is done. ValueError if all were done.");
-PyDoc_STRVAR(join_doc, "join($self, /)\n--\n\n\
-Wait until the work on every item is done: see task_done(). A cancellation\n\
-point if it has to wait.");
-PyDoc_STRVAR(shutdown_doc, "shutdown($self, /, immediate=False)\n--\n\n\
-From now on put() raises ShutDown, and get() does when the queue is empty.\n\
+Report that the work on one item is done, for join().\n\
 \n\
-This also ends the waits in put() and get(). With immediate=True the items are\n\
-dropped and counted as done.");
+ValueError if the work on all items has been reported.");
+PyDoc_STRVAR(join_doc, "join($self, /)\n--\n\n\
+Wait until task_done() has been called for every item.\n\
+\n\
+A cancellation point if it has to wait.");
+PyDoc_STRVAR(shutdown_doc, "shutdown($self, /, immediate=False)\n--\n\n\
+Shut the queue down: from now on put() raises ShutDown.\n\
+\n\
+So does get() when the queue is empty. Fibers and threads that wait in either\n\
+get ShutDown at once. immediate=True drops all items and counts them as done.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: any fiber or thread may put or get.");
+An empty list: any fiber or thread may put or get. For reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers in get(), put() and join(), each first in line first; for reports.");
+The fibers that wait in get(), then put(), then join(), each in queue order;\n\
+for reports.");
 
 static PyMethodDef methods[] = {
     PF_METHOD("put", queue_put, put_doc),
@@ -835,12 +862,15 @@ static PyMethodDef methods[] = {
     {"task_done", queue_task_done, METH_NOARGS, task_done_doc},
     {"join", queue_join, METH_NOARGS, join_doc},
     PF_METHOD("shutdown", queue_shutdown, shutdown_doc),
-    {"_init", pf_queue_hook_init, METH_O, "For subclasses: make it empty."},
+    {"_init", pf_queue_hook_init, METH_O,
+     "For subclasses: make an empty store for at most `maxsize` items."},
     {"_qsize", pf_queue_hook_qsize, METH_NOARGS,
-     "For subclasses: the number of items."},
+     "For subclasses: return the number of items."},
     {"_put", pf_queue_hook_put, METH_O, "For subclasses: add an item."},
-    {"_get", pf_queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
-    {"_add_tasks", pf_queue_hook_tasks, METH_O, "Count unfinished tasks."},
+    {"_get", pf_queue_hook_get, METH_NOARGS,
+     "For subclasses: take an item out and return it."},
+    {"_add_tasks", pf_queue_hook_tasks, METH_O,
+     "Change the number of unfinished tasks by n."},
     {"_mark_shut_down", pf_queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
     {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
@@ -853,9 +883,9 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(QueueObject),
     {"maxsize", T_PYSSIZET, offsetof(QueueObject, maxsize), READONLY,
-     "The most items that it takes; no limit if it is 0 or less."},
+     "The greatest number of items; 0 or less means no limit."},
     {"unfinished_tasks", T_PYSSIZET, offsetof(QueueObject, unfinished),
-     READONLY, "Items that were put and are not yet done."},
+     READONLY, "The number of items for which task_done() was not called."},
     {"is_shutdown", T_BOOL, offsetof(QueueObject, shut_down), READONLY,
      "True after shutdown()."},
     {NULL, 0, 0, 0, NULL},

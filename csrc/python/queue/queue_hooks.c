@@ -1,5 +1,6 @@
-/* Queue's _init, _put, _get and _qsize, for subclasses that extend them; the
- * class itself does not use them.  See pyfiber._queues for the caller.
+/* Queue's methods _init, _put, _get and _qsize, for subclasses that extend
+ * them, and two methods for HookedQueue, the caller of these (see
+ * pyfiber._queues).  A plain Queue does its work without them.
  */
 #include "python/core/state.h"
 #include "python/queue/queue.h"
@@ -72,7 +73,8 @@ pf_queue_hook_get(PyObject *op, PyObject *ignored)
     return item;
 }
 
-/* For the object that serves a subclass: n tasks more, or -n fewer. */
+/* _add_tasks(n), for HookedQueue: counts n more unfinished tasks, or -n fewer
+ * if n is negative. */
 PyObject *
 pf_queue_hook_tasks(PyObject *op, PyObject *n)
 {

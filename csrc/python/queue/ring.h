@@ -1,26 +1,30 @@
-/* A ring buffer of objects, added and taken at both ends, for queues and
- * channels. */
+/* A ring buffer of references to objects, added and taken at both ends, for
+ * queues and channels.  A buffer of zeros is an empty one. */
 #ifndef PF_RING_H
 #define PF_RING_H
 
 #include "python/core/pyinclude.h"
 
-/* slots[(first + i) % size] for 0 <= i < count; size is 0 or a power of 2. */
+/* The objects are slots[(first + i) % size] for 0 <= i < count; `size` is 0 or
+ * a power of 2. */
 typedef struct PfRing {
     PyObject **slots;
     size_t first, count, size;
 } PfRing;
 
-/* Room for one more: 0; -1: no memory, without an exception. */
+/* Double the size.  Returns 0, or -1, without an exception, if there is no
+ * memory. */
 int pf_ring_grow(PfRing *ring);
 
+/* Make room for one more object.  Returns as pf_ring_grow(). */
 static inline int
 pf_ring_reserve(PfRing *ring)
 {
     return ring->count < ring->size ? 0 : pf_ring_grow(ring);
 }
 
-/* There must be room.  Steals the reference. */
+/* Add an object at the end, or at the front.  There must be room.  Both
+ * functions steal the reference. */
 static inline void
 pf_ring_push(PfRing *ring, PyObject *object)
 {
@@ -35,7 +39,8 @@ pf_ring_push_front(PfRing *ring, PyObject *object)
     ring->count++;
 }
 
-/* It must not be empty.  The reference goes to the caller. */
+/* Take the first object, or the last one.  The ring must not be empty.  The
+ * reference goes to the caller. */
 static inline PyObject *
 pf_ring_pop(PfRing *ring)
 {
@@ -51,9 +56,11 @@ pf_ring_pop_last(PfRing *ring)
     return ring->slots[(ring->first + --ring->count) & (ring->size - 1)];
 }
 
-/* Drop everything; code that this runs finds the ring empty. */
+/* Drop all objects.  Code that runs because an object dies finds the ring
+ * empty. */
 void pf_ring_clear(PfRing *ring);
-void pf_ring_drop(PfRing *ring); /* one that nobody else knows */
+/* Drop all objects of a ring that no other code can reach, and its memory. */
+void pf_ring_drop(PfRing *ring);
 int pf_ring_traverse(const PfRing *ring, visitproc visit, void *arg);
 
 #endif

@@ -1,4 +1,5 @@
-/* What select() chooses from; see select.h. */
+/* The type Case, fiber.joining(), and the cases of queues with their own
+ * storage; see select.h. */
 #include "python/core/arguments.h"
 #include "python/sync/select.h"
 #include "python/wait/wait.h"
@@ -33,8 +34,8 @@ case_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* A case never changes, like a tuple: the collector clears another object of a
- * cycle. */
+/* Used by tp_dealloc only.  A case has no tp_clear: a case never changes, like
+ * a tuple, so a cycle has another object that the collector can clear. */
 static int
 case_drop(PyObject *op)
 {
@@ -62,13 +63,14 @@ case_repr(PyObject *op)
 
 PyDoc_STRVAR(case_doc, "One operation that select() may do.\n\
 \n\
-The method in -ing of a method that waits makes it: channel.receiving() is\n\
-the case of channel.receive(). It does nothing by itself, and may be used\n\
-again. Case[T] brings a T.");
+The -ing form of a waiting method makes a case: channel.receiving() is the\n\
+case of channel.receive(). A case does nothing by itself, and can be used\n\
+again. select() gets a T from a Case[T].");
 
 static PyMethodDef methods[] = {
     PF_NO_PICKLE,
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "About T's."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Case[T]: a case that gets a T."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -86,7 +88,7 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-/* ---------------------------------------------------------- a fiber's end */
+/* ------------------------------------------------------- a fiber's joining() */
 
 static int
 attempt_to_join(PyObject *op, PyObject *value, PyObject **got)
@@ -143,7 +145,8 @@ static PyMethodDef joining = {"joining", fiber_joining, METH_NOARGS,
                               "joining($self, /)\n--\n\n\
 join(), as a case for select()."};
 
-/* Fiber is below select(): its method for it is added from here. */
+/* Adds joining() to the type Fiber.  The room of that type may not call this
+ * one, which is above it. */
 static int
 add_joining(void)
 {
@@ -158,8 +161,8 @@ add_joining(void)
 
 /* ------------------------------------------------------------------- set-up */
 
-/* For HookedQueue: (puts, queue, semaphore, finish).  finish() does the rest
- * when a permit of the semaphore is taken. */
+/* _hooked_case(puts, queue, semaphore, finish), for HookedQueue: the case
+ * acquires the semaphore, and finish() then puts or gets the item. */
 static PyObject *
 mod_hooked_case(PyObject *module, PyObject *args)
 {
@@ -171,7 +174,8 @@ mod_hooked_case(PyObject *module, PyObject *args)
         return NULL;
     }
     if (!pf_semaphore_is(semaphore)) {
-        PyErr_SetString(PyExc_TypeError, "a Semaphore is needed");
+        PyErr_SetString(PyExc_TypeError,
+                        "_hooked_case() needs a Semaphore as third argument");
         return NULL;
     }
     CaseObject *self = (CaseObject *)pf_case_new(

@@ -1,13 +1,13 @@
 /* Condition.
  *
- * Its lock is a Lock or an RLock of ours, which are called directly, or any
- * object with acquire() and release(), such as one of threading's.  However
- * wait() ends, it first takes the lock again; even a cancellation is raised
- * after that.
+ * The lock is pyfiber's Lock or RLock, of which this file calls the C
+ * functions, or a foreign lock: any object with acquire() and release(), one
+ * of threading's for example.  However wait() ends, it first takes the lock
+ * again; even a cancellation is raised only after that.
  *
- * A foreign lock's methods may do anything: wait, switch, use the condition.
- * So every call keeps a reference to the lock it began with, and __init__ is
- * refused while a wait() is in progress.
+ * The methods of a foreign lock may do anything: wait, switch, use the
+ * condition.  So each call keeps a reference to the lock that it began with,
+ * and __init__ is refused while a wait() is in progress.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -29,12 +29,13 @@ typedef struct ConditionObject {
     PyObject *weakrefs;
     PyObject *lock;
     PfWaitq waiters;
-    Py_ssize_t inside; /* wait()s in progress: waiting, or taking the lock */
+    Py_ssize_t inside; /* calls of wait() and wait_for() in progress */
     PF_OBJECT_MUTEX
 } ConditionObject;
 
 /* ----------------------------------------------------------------- the lock */
 
+/* Returns the lock if it is pyfiber's Lock or RLock, NULL if it is foreign. */
 static LockObject *
 our_lock(PyObject *lock)
 {
@@ -43,7 +44,8 @@ our_lock(PyObject *lock)
     return ours ? (LockObject *)lock : NULL;
 }
 
-/* A new reference, or NULL.  `waits`: +1, a wait() begins. */
+/* Returns a new reference to the lock, or NULL with an exception.  `waits` is
+ * 1 if a wait() begins, else 0. */
 static PyObject *
 get_lock(ConditionObject *self, int waits)
 {
@@ -67,7 +69,8 @@ end_wait(ConditionObject *self, PyObject *lock)
     Py_DECREF(lock);
 }
 
-/* 1: *method is a new reference; 0: the lock has none; -1: exception. */
+/* Returns 1, with a new reference in *method; 0: the lock has no such method;
+ * -1: exception. */
 static int
 find_method(PyObject *lock, const char *name, PyObject **method)
 {
@@ -82,8 +85,9 @@ find_method(PyObject *lock, const char *name, PyObject **method)
     return 0;
 }
 
-/* Call a foreign lock's method, or if it has none of that name the `other`
- * one, without an argument.  `arg` may be NULL. */
+/* Calls the foreign lock's method `name` with `arg`, or without an argument if
+ * that is NULL.  A lock without that method gets a call of `other`, without an
+ * argument. */
 static PyObject *
 call_foreign(PyObject *lock, const char *name, PyObject *arg,
              const char *other)
@@ -99,7 +103,7 @@ call_foreign(PyObject *lock, const char *name, PyObject *arg,
     return result;
 }
 
-/* The result of a method (stolen), as 1, 0 or -1. */
+/* Converts a method's result (stolen, NULL for an exception) to 1, 0 or -1. */
 static int
 truth_of(PyObject *answer)
 {
@@ -108,7 +112,8 @@ truth_of(PyObject *answer)
     return truth;
 }
 
-/* A foreign lock that cannot say who holds it: is it taken at all? */
+/* Returns 1 if anybody holds a foreign lock that has no _is_owned(), else 0;
+ * -1: exception. */
 static int
 is_taken(PyObject *lock)
 {
@@ -121,7 +126,8 @@ is_taken(PyObject *lock)
     return done == NULL ? -1 : 0;
 }
 
-/* 1, 0 or -1. */
+/* Returns 1 if the running fiber holds the lock, as far as the kind of lock
+ * can tell, else 0; -1: exception. */
 static int
 is_owned(PyObject *lock, PfThread *t)
 {
@@ -151,18 +157,19 @@ check_owned(PyObject *lock, PfThread *t, const char *what)
     return owned > 0 ? 0 : -1;
 }
 
-/* What is needed to restore the lock as it was. */
+/* What is needed to take the lock again as it was. */
 typedef struct Saved {
-    Py_ssize_t count; /* of ours */
-    PyObject *state;  /* of a foreign one */
-    bool interrupted; /* the wait: see pf_lock_retake */
-    PfWait *wait;     /* memory for taking ours again */
+    Py_ssize_t count; /* how often pyfiber's lock was taken */
+    PyObject *state;  /* what _release_save() of a foreign lock returned */
+    bool interrupted; /* an exception ended the wait: see pf_lock_retake */
+    PfWait *wait;     /* the memory for pf_lock_retake */
 } Saved;
 
-/* A lock that a notification opens: `waiter` has one if it is a plain thread's
- * and there is no GIL. */
+/* Gives `waiter` a thread lock, which a notification releases.  Without a GIL
+ * the waiter of a plain thread has one already: then this returns false.
+ * After true, a NULL in waiter->lock means that there is no memory. */
 static bool
-open_by_lock(PfWaiter *waiter)
+make_thread_lock(PfWaiter *waiter)
 {
     if (waiter->lock != NULL) {
         return false;
@@ -175,7 +182,7 @@ open_by_lock(PfWaiter *waiter)
 }
 
 static void
-free_opened_lock(ConditionObject *self, PfWaiter *waiter)
+free_thread_lock(ConditionObject *self, PfWaiter *waiter)
 {
     PF_LOCK(self);
     PyThread_type_lock lock = waiter->lock;
@@ -184,15 +191,17 @@ free_opened_lock(ConditionObject *self, PfWaiter *waiter)
     PyThread_free_lock(lock);
 }
 
-/* A foreign lock's code may wait for something else, and a notification must
- * not end that wait: it opens a lock instead, for which nothing waits yet. */
+/* The code of a foreign lock may wait for something else, and a notification
+ * that comes meanwhile must not end that wait.  While the waiter has a thread
+ * lock, for which nobody waits yet, a notification releases that instead of
+ * waking the fiber. */
 static int
 release_foreign(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
                 Saved *saved)
 {
     FiberObject *fiber = pf_waitq_fiber(waiter);
     PF_LOCK(self);
-    bool made = open_by_lock(waiter);
+    bool made = make_thread_lock(waiter);
     PF_UNLOCK(self);
     if (waiter->lock == NULL) {
         PyErr_NoMemory();
@@ -203,7 +212,7 @@ release_foreign(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
     saved->state = call_foreign(lock, "_release_save", NULL, "release");
     fiber->wait = waiter->outer;
     if (made) {
-        free_opened_lock(self, waiter);
+        free_thread_lock(self, waiter);
     }
     return saved->state == NULL ? -1 : 0;
 }
@@ -229,14 +238,15 @@ restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
     return rc;
 }
 
-/* A foreign lock's acquire() may be a cancellation point. */
+/* The shield is there because a foreign lock's acquire() may be a cancellation
+ * point. */
 static int
 restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
 {
     ScopeObject *shield =
         t->scheduler == NULL ? NULL : pf_scope_shield_enter();
     if (t->scheduler != NULL && shield == NULL) {
-        PyErr_Clear(); /* no memory: do without a shield */
+        PyErr_Clear(); /* no memory: take the lock without a shield */
     }
     PyObject *done =
         call_foreign(lock, "_acquire_restore", saved->state, "acquire");
@@ -260,10 +270,12 @@ restore(PyObject *lock, PfThread *t, Saved *saved)
 
 /* --------------------------------------------------------------------- wait */
 
-/* Take the lock again while `pending`, which ended the wait, is set aside.  An
- * error in this has `pending` as its context - except in a fiber that is being
- * unwound, which must not wait: it continues without the lock (pf_lock_lost).
- */
+/* Takes the lock again after a wait.  `pending` (stolen) is the exception that
+ * ended the wait, or NULL; it is raised once the lock is taken.  If the lock
+ * cannot be taken, that error is raised instead, with `pending` as its
+ * context.  Only a fiber that is being unwound drops that error: such a fiber
+ * must not wait, so it goes on without the lock (see pf_lock_lost).  Returns
+ * 0, or -1 with an exception. */
 static int
 restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 {
@@ -273,7 +285,7 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
         return rc;
     }
     if (rc == 0 || CURRENT(t)->dying) {
-        PyErr_Clear(); /* it may not wait: that is expected */
+        PyErr_Clear(); /* an unwound fiber is refused a wait, as expected */
         pystate_restore_exception(pending);
         return -1;
     }
@@ -284,6 +296,7 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
     return -1;
 }
 
+/* Passes a notification on, from a waiter that cannot use it to the next. */
 static void
 pass_on(ConditionObject *self)
 {
@@ -305,8 +318,9 @@ stand_in_line(ConditionObject *self, PfWait *wait, PfThread *t)
     PF_UNLOCK(self);
 }
 
-/* 1: notified; 0: timed out; -1: exception.  `wait` serves twice: for the
- * notification and then, when nobody points to it any more, for the lock. */
+/* Returns 1: notified; 0: timed out; -1: exception.  `wait` is used twice: for
+ * the notification and then, when nobody points to it any more, for the lock.
+ */
 static int
 wait_by(ConditionObject *self, PyObject *lock, PfThread *t, int64_t deadline,
         PfWait *wait)
@@ -379,7 +393,8 @@ condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return result;
 }
 
-/* The predicate's last result. */
+/* Returns the predicate's last result: a new reference, or NULL with an
+ * exception. */
 static PyObject *
 wait_until_true(ConditionObject *self, PyObject *lock, PfThread *t,
                 PyObject *predicate, int64_t deadline)
@@ -569,7 +584,8 @@ condition_repr(PyObject *op)
     return repr;
 }
 
-/* The lock for __init__'s argument: a new reference, or NULL. */
+/* Returns the lock for the argument of __init__: a new reference, or NULL with
+ * an exception. */
 static PyObject *
 checked_lock(PyObject *lock)
 {
@@ -594,8 +610,9 @@ checked_lock(PyObject *lock)
     return Py_NewRef(lock);
 }
 
-/* A fiber that is in a wait(), or holds the lock, relies on that lock.  A new
- * one (stolen) takes its place. */
+/* Replaces the lock by `lock` (stolen).  Refuses that with FiberError if a
+ * fiber is in a wait() or, as `held` says, holds the present lock: that fiber
+ * relies on it. */
 static int
 set_lock(ConditionObject *self, PyObject *lock, bool held)
 {
@@ -614,7 +631,7 @@ set_lock(ConditionObject *self, PyObject *lock, bool held)
                        : 0;
 }
 
-/* Does a fiber hold the present one? */
+/* Returns true if the present lock is pyfiber's and somebody holds it. */
 static bool
 is_held(ConditionObject *self)
 {
@@ -663,35 +680,39 @@ condition_dealloc(PyObject *op)
 }
 
 PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
-threading.Condition between fibers, of any thread, and plain threads.\n\
+A threading.Condition for fibers, of any thread, and plain threads.\n\
 \n\
-`lock` is a Lock, an RLock (the default, a new one) or any object with\n\
-acquire() and release(). The longest waiter is notified first.");
+`lock` is a Lock, an RLock or any object with acquire() and release(); None\n\
+makes a new RLock. The longest waiter is notified first.");
 PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
-Release the lock, wait for notify() at most `timeout` seconds, take it again.\n\
+Release the lock, wait for notify(), and take the lock again.\n\
 \n\
-False after `timeout` seconds. A cancellation point, but Cancelled is raised\n\
-with the lock held, and a notification that came first wins. RuntimeError if\n\
-the lock is not held; ValueError for a negative timeout or NaN.");
+True if notified, False after `timeout` seconds (None: no limit). A\n\
+cancellation point, but Cancelled is raised with the lock held, and not if a\n\
+notification came first. RuntimeError if the lock is not held; ValueError for\n\
+a negative timeout or NaN.");
 PyDoc_STRVAR(wait_for_doc,
              "wait_for($self, /, predicate, timeout=None)\n--\n\n\
-wait() until predicate() is true, at most `timeout` seconds; its last result.");
+Call wait() until predicate() is true, for at most `timeout` seconds.\n\
+\n\
+Returns the last result of predicate(). Raises as wait().");
 PyDoc_STRVAR(notify_doc, "notify($self, /, n=1)\n--\n\n\
 Wake the n longest waiters. RuntimeError if the lock is not held.");
 PyDoc_STRVAR(notify_all_doc, "notify_all($self, /)\n--\n\n\
 Wake all waiters. RuntimeError if the lock is not held.");
 PyDoc_STRVAR(acquire_doc, "acquire($self, /, *args, **kwargs)\n--\n\n\
-acquire() of its lock.");
-PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nrelease() of its lock.");
-PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nlocked() of its lock.");
+Call acquire() of the lock.");
+PyDoc_STRVAR(release_doc,
+             "release($self, /)\n--\n\nCall release() of the lock.");
+PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nCall locked() of the lock.");
 PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
-Does the running fiber hold the lock?");
+True if the running fiber holds the lock.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: any fiber or thread may notify.");
+An empty list: any fiber or thread may notify. For reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers that wait for notify(), first in line first; for reports.");
+The fibers that wait for notify(), in queue order; for reports.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
-In the child of fork: make its lock free.");
+Make the lock free, in the child of fork.");
 
 static PyMethodDef methods[] = {
     PF_METHOD("acquire", condition_acquire, acquire_doc),

@@ -1,4 +1,4 @@
-/* Event. */
+/* Event: fibers and plain threads wait until it is set. */
 #include "python/sync/event.h"
 
 #include "python/core/arguments.h"
@@ -13,7 +13,7 @@
 
 #include <structmember.h>
 
-/* Nothing waits while it is set. */
+/* Invariant: `waiters` is empty while the event is set. */
 typedef struct EventObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -155,8 +155,8 @@ event_waiters(PyObject *op, PyObject *ignored)
     return pf_waitq_list(&self->waiters, PF_MUTEX_OF(self));
 }
 
-/* Nothing needs repair in the child of fork: the waits of other threads were
- * removed from every queue. */
+/* Does nothing: in the child of fork the waits of other threads have already
+ * been removed from every queue. */
 static PyObject *
 event_at_fork(PyObject *op, PyObject *ignored)
 {
@@ -174,25 +174,27 @@ event_repr(PyObject *op)
 }
 
 PyDoc_STRVAR(event_doc, "Event()\n--\n\n\
-threading.Event between fibers, of any thread, and plain threads.");
-PyDoc_STRVAR(is_set_doc, "is_set($self, /)\n--\n\nTrue after set().");
+A threading.Event for fibers, of any thread, and plain threads.");
+PyDoc_STRVAR(is_set_doc, "is_set($self, /)\n--\n\n\
+True if the event is set: after set(), until clear().");
 PyDoc_STRVAR(set_doc, "set($self, /)\n--\n\n\
-Wake all waiters; later wait()s return at once.");
+Wake all waiters, and let later calls of wait() return at once.");
 PyDoc_STRVAR(clear_doc, "clear($self, /)\n--\n\n\
-Let later wait()s wait. A wait() that set() has ended still returns True.");
+Let later calls of wait() wait. A wait() that set() has ended still returns\n\
+True.");
 PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
-Wait for set(), at most `timeout` seconds; False if that time passed first.\n\
+Wait for set(), at most `timeout` seconds (None: no limit).\n\
 \n\
-A cancellation point if it has to wait. ValueError for a negative timeout or\n\
-NaN.");
+True if the event is set, False after `timeout` seconds. A cancellation point\n\
+if it has to wait. ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(waiting_doc, "waiting($self, /)\n--\n\n\
 wait(), as a case for select().");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: any fiber or thread may set it.");
+An empty list: any fiber or thread may set the event. For reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers that wait for it, first in line first; for reports.");
+The fibers that wait for the event, in queue order; for reports.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
-Make it usable in the child of fork.");
+Make the event usable in the child of fork.");
 
 static PyMethodDef methods[] = {
     {"is_set", event_is_set, METH_NOARGS, is_set_doc},

@@ -1,21 +1,24 @@
-/* FiberGenerator: a function that emits values from any depth of its calls, as
- * an iterator.
+/* FiberGenerator: an iterator over the values that a function emits, from any
+ * depth of its calls.
  *
- * The function runs on a raw fiber, the body.  A pull links it with the
- * pulling fiber, makes this its parent, which gets its result or failure, and
- * switches to it; emit() undoes the link and switches back.  So another fiber
- * may pull next, and a body that is suspended in emit() keeps no puller alive.
+ * The function runs on a raw fiber, the body.  To pull is to ask for the next
+ * value.  A pull links the body with the pulling fiber, the puller, makes the
+ * puller the body's parent, which gets its result or failure, and switches to
+ * the body.  emit() removes the link and switches back.  So another fiber may
+ * pull next, and a body that is suspended in emit() keeps no puller alive.
  *
- * While they are linked, whatever cancels the puller also cancels the body:
- * the body may wait, and the puller, which was left by a direct switch, waits
- * with it.  See cancel.c.
+ * While the two are linked, everything that cancels the puller also cancels
+ * the body: the body may wait, and the puller, which was left by a direct
+ * switch, waits with it.  See cancel/cancel.c.
  *
  * The link is made before anything that could run other code, and removed
- * before the body can be entered again: meanwhile another pull is refused.
+ * before the body can be entered again.  While it exists, another pull is
+ * refused.
  *
- * The body is one thread's, that of the first pull, and only that thread uses
- * it.  Others may hold the generator, so `user` and `body` are read and written
- * behind its mutex, but for what the user itself reads.
+ * The body belongs to one thread, the one that pulls first, and no other
+ * thread runs it.  But other threads may refer to the generator.  So `user`
+ * and `body` are read and written with the mutex held; only the thread in
+ * `user` may read `body` without it.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -38,14 +41,13 @@ typedef struct GeneratorObject {
     PyObject_HEAD
     PyObject *weakrefs;
     FiberObject *body; /* NULL: it has ended or was closed; see is_over */
-    PfThread *user;    /* whose the body is, or that tries; NULL: nobody's */
+    PfThread *user;    /* the body's, or the one that is about to begin it */
     PF_OBJECT_MUTEX
 } GeneratorObject;
 
-/* ---------------------------------------------------------------- whose it is
- */
+/* ------------------------------------------------------- the body's thread */
 
-/* Of any thread: a new reference, or NULL. */
+/* Returns a new reference to the body, or NULL.  Any thread may call this. */
 static FiberObject *
 body_of(GeneratorObject *self)
 {
@@ -55,7 +57,7 @@ body_of(GeneratorObject *self)
     return body;
 }
 
-/* The caller drops it. */
+/* Clears `body`; the reference goes to the caller. */
 static FiberObject *
 take_body(GeneratorObject *self)
 {
@@ -66,7 +68,8 @@ take_body(GeneratorObject *self)
     return body;
 }
 
-/* One that has not begun, and that nobody is about to begin. */
+/* Takes the body as take_body() does, but only if the body has not begun and
+ * no thread is about to begin it; else returns NULL. */
 static FiberObject *
 take_fresh(GeneratorObject *self)
 {
@@ -81,6 +84,7 @@ take_fresh(GeneratorObject *self)
     return body;
 }
 
+/* Makes `t` the user, unless another thread is: then -1 with FiberError. */
 static int
 claim(GeneratorObject *self, PfThread *t)
 {
@@ -100,7 +104,8 @@ claim(GeneratorObject *self, PfThread *t)
     return ours ? 0 : -1;
 }
 
-/* After a pull by its user: a body that it has not begun is nobody's again. */
+/* Ends a pull.  If the pull has not begun the body, the body belongs to no
+ * thread again. */
 static void
 unclaim(GeneratorObject *self)
 {
@@ -114,40 +119,45 @@ unclaim(GeneratorObject *self)
 
 /* ------------------------------------------------------------------ the link */
 
-/* The link changes which scopes enclose the body: if it is in one, or one of
- * the two is cancelled, find out anew what cancels it. */
+/* Finds out anew what cancels the body, after the link has changed which
+ * scopes enclose it.  This can only matter if the body has entered a scope, or
+ * if the body or the puller is cancelled. */
 static void
-look_around_again(FiberObject *body, const FiberObject *puller)
+refresh_cancellation(FiberObject *body, const FiberObject *puller)
 {
     if (body->scope != NULL || (body->under_cancel || puller->under_cancel)) {
         pf_scope_refresh_fiber(body);
     }
 }
 
+/* Links the body with `puller`.  Returns 0, or -1 with MemoryError. */
 static int
 link_to(GeneratorObject *self, FiberObject *puller)
 {
     FiberObject *body = self->body;
-    PfRare *ours = pf_fiber_rare_of(body), *theirs = pf_fiber_rare_of(puller);
-    if (ours == NULL || theirs == NULL) {
+    PfRare *body_rare = pf_fiber_rare_of(body);
+    PfRare *puller_rare = pf_fiber_rare_of(puller);
+    if (body_rare == NULL || puller_rare == NULL) {
         return -1;
     }
-    assert(ours->puller == NULL && theirs->pulled == NULL);
+    assert(body_rare->puller == NULL && puller_rare->pulled == NULL);
     FiberObject *before = NULL;
-    if (!pf_name_descends(puller, body)) { /* else heir() finds the puller */
+    /* No cycle of parents may be made.  Without this parent heir() finds the
+     * puller by the link. */
+    if (!pf_name_descends(puller, body)) {
         before = body->parent;
         body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
     }
-    ours->puller = (FiberObject *)Py_NewRef((PyObject *)puller);
-    theirs->pulled = (FiberObject *)Py_NewRef((PyObject *)body);
+    body_rare->puller = (FiberObject *)Py_NewRef((PyObject *)puller);
+    puller_rare->pulled = (FiberObject *)Py_NewRef((PyObject *)body);
     puller->waiting_on = Py_NewRef((PyObject *)self);
-    look_around_again(body, puller);
+    refresh_cancellation(body, puller);
     Py_XDECREF(before);
     return 0;
 }
 
-/* Returns the puller, a reference.  The body and its generator are kept alive
- * by pull(). */
+/* Removes the link and returns the puller, whose reference goes to the caller.
+ * pull() keeps the body and the generator alive. */
 static FiberObject *
 take_link(FiberObject *body)
 {
@@ -155,18 +165,21 @@ take_link(FiberObject *body)
     body->rare->puller = NULL;
     puller->rare->pulled = NULL;
     Py_CLEAR(puller->waiting_on);
-    look_around_again(body, puller);
+    refresh_cancellation(body, puller);
     Py_DECREF(body);
     return puller;
 }
 
 /* ---------------------------------------------------------------------- emit */
 
-/* `puller` (stolen) is about to be entered, and nothing in the body may keep
- * it alive: the thread does while it runs, as with the parent of a fiber that
- * ends.  A greenlet's fiber dies in another way and stays the parent. */
+/* Drops the body's references to `puller` (stolen), which is about to be
+ * entered, so that a suspended body does not keep it alive.  The last
+ * reference may be among these: then the thread holds the puller while it
+ * runs, as with the parent of a fiber that ends.  A greenlet's fiber stays the
+ * parent, because its greenlet ends it and its own last reference means
+ * nothing. */
 static void
-let_go(PfThread *t, FiberObject *body, FiberObject *puller)
+release_puller(PfThread *t, FiberObject *body, FiberObject *puller)
 {
     bool ours = !pf_fiber_kind(puller)->is_part;
     if (ours && body->parent == puller) {
@@ -193,21 +206,23 @@ mod_emit(PyObject *module, PyObject *value)
     if (puller == NULL || puller->core.state != PF_SUSPENDED) {
         PyErr_SetString(
             pf.fiber_error,
-            "emit() hands a value to whoever pulls from a generator: call it "
-            "in a function decorated with @pyfiber.generator, on the fiber "
-            "that this runs on");
+            "emit() passes a value to the fiber that asks a generator for "
+            "one: call it in a function decorated with @pyfiber.generator, on "
+            "the fiber that runs this function");
         return NULL;
     }
     pf_fiber *way = pf_home_way_to(t, puller);
     if (way == NULL) {
         return NULL;
     }
-    let_go(t, body, take_link(body));
+    release_puller(t, body, take_link(body));
     return pf_switch_give(t, puller, way, value);
 }
 
 /* ---------------------------------------------------------------------- pull */
 
+/* Returns 0, or -1 with an exception if the body is being pulled already,
+ * runs, or has not begun and gets a value. */
 static int
 may_pull(FiberObject *body, PyObject *value)
 {
@@ -229,6 +244,7 @@ may_pull(FiberObject *body, PyObject *value)
     return 0;
 }
 
+/* Raises StopIteration(value). */
 static void
 stop_with(PyObject *value)
 {
@@ -236,10 +252,11 @@ stop_with(PyObject *value)
     pystate_restore_exception(stop);
 }
 
-/* The function has returned, or raised if `result` (stolen) is NULL.  Sets an
- * exception, or none if it returned None. */
+/* Closes the generator after its function has returned `result` (stolen) or,
+ * if that is NULL, has raised.  Sets the exception that the pull raises, or
+ * none if the function returned None. */
 static void
-ended(GeneratorObject *self, PyObject *result)
+finish_body(GeneratorObject *self, PyObject *result)
 {
     if (result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) {
         PyObject *stop = pystate_take_exception();
@@ -255,17 +272,18 @@ ended(GeneratorObject *self, PyObject *result)
     Py_XDECREF(take_body(self));
 }
 
-/* Back from the body.  If it is still linked, it has emitted nothing: it has
- * ended, or was never entered, or something else has switched to us. */
+/* Turns what the switch to the body brought back into the result of the pull.
+ * If the two are still linked, the body has emitted nothing: it has ended, or
+ * was never entered, or something else has switched to the puller. */
 static PyObject *
-landed(GeneratorObject *self, FiberObject *body, PyObject *result)
+after_switch(GeneratorObject *self, FiberObject *body, PyObject *result)
 {
     if (body->rare->puller == NULL) {
         return result;
     }
     FiberObject *me = take_link(body);
     if (body->core.state == PF_DONE) {
-        ended(self, result);
+        finish_body(self, result);
     } else if (result != NULL) {
         Py_DECREF(result);
         PyErr_SetString(pf.fiber_error,
@@ -276,7 +294,8 @@ landed(GeneratorObject *self, FiberObject *body, PyObject *result)
     return NULL;
 }
 
-/* The end of its thread ends a body, too.  On any thread. */
+/* Returns true if the generator has no body that can go on.  The end of the
+ * body's thread ends the body, too.  Any thread may call this. */
 static bool
 is_over(GeneratorObject *self)
 {
@@ -286,9 +305,10 @@ is_over(GeneratorObject *self)
     return over;
 }
 
-/* Is the generator open, and may the running fiber be left for it?  Then it is
- * this thread's. 1; 0: it is over; -1: FiberError.  A fiber that may not be
- * left may be in the middle of another wait, so it must not be linked. */
+/* Prepares a pull.  Returns 1: the body can go on, the running fiber may be
+ * left for it, and this thread is its user; 0: the generator is over; -1:
+ * exception.  A fiber that must not be left may be in the middle of another
+ * wait, so it must not be linked. */
 static int
 is_open(GeneratorObject *self)
 {
@@ -315,12 +335,13 @@ pull_from(GeneratorObject *self, FiberObject *body, PyObject *value,
     }
     PyObject *result =
         exc != NULL ? pf_switch_throw(body, exc) : pf_switch_to(body, value);
-    return landed(self, body, result);
+    return after_switch(self, body, result);
 }
 
-/* `self` is open.  Continue the function: emit() returns `value` there, or
- * raises `exc`; the other one is NULL.  Returns what it emits, or NULL: with
- * an exception, or without one if it returned None. */
+/* Continues the function, after is_open() has returned 1: emit() returns
+ * `value` there, or raises `exc`; the other argument is NULL.  Returns the
+ * value that the function emits; or NULL, with an exception, or without one if
+ * the function returned None. */
 static PyObject *
 pull(GeneratorObject *self, PyObject *value, PyObject *exc)
 {
@@ -341,7 +362,8 @@ generator_next(PyObject *op)
     return is_open(self) == 1 ? pull(self, Py_None, NULL) : NULL;
 }
 
-/* For methods: the end is StopIteration. */
+/* Raises StopIteration if there is neither a value nor an exception: methods,
+ * unlike tp_iternext, must say so. */
 static PyObject *
 value_or_stop(PyObject *value)
 {
@@ -379,7 +401,8 @@ generator_throw(PyObject *op, PyObject *exc)
 
 /* --------------------------------------------------------------------- close */
 
-/* The body has been suspended: FiberExit is raised in its emit(). */
+/* Raises FiberExit in the emit() where the body is suspended, and lets the
+ * function run to its end. */
 static PyObject *
 unwind(GeneratorObject *self)
 {
@@ -412,7 +435,7 @@ generator_close(PyObject *op, PyObject *ignored)
     GeneratorObject *self = (GeneratorObject *)op;
     FiberObject *fresh = take_fresh(self);
     if (fresh != NULL || is_over(self)) {
-        Py_XDECREF(fresh); /* nothing to clean up in it */
+        Py_XDECREF(fresh); /* the function has not begun: nothing to unwind */
         Py_RETURN_NONE;
     }
     return unwind(self);
@@ -475,7 +498,8 @@ generator_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* This unwinds a suspended body, as any dropped fiber. */
+/* Drops the body.  If it is suspended, that unwinds it as any dropped fiber.
+ */
 static int
 generator_clear(PyObject *op)
 {
@@ -511,7 +535,6 @@ generator_repr(PyObject *op)
     return repr;
 }
 
-/* For reports: the fiber that the next value depends on. */
 static PyObject *
 generator_holders(PyObject *op, PyObject *ignored)
 {
@@ -521,32 +544,34 @@ generator_holders(PyObject *op, PyObject *ignored)
 }
 
 PyDoc_STRVAR(generator_doc, "FiberGenerator(fn, /, *args, **kwargs)\n--\n\n\
-An iterator over the values that fn(*args, **kwargs) emits; @pyfiber.generator\n\
-returns one.\n\
+An iterator over the values that fn(*args, **kwargs) emits.\n\
 \n\
-fn runs on a fiber of its own; each request for a value runs it up to its next\n\
-emit(). Any fiber of the thread may request one. The end of a with block closes\n\
-the generator; so does dropping it.");
+A function decorated with @pyfiber.generator returns one. fn runs on a\n\
+separate fiber. Each request for a value runs fn up to its next emit(). Any\n\
+fiber of the thread may request one. The end of a with block closes the\n\
+generator, and so does dropping it.");
 PyDoc_STRVAR(send_doc, "send($self, value, /)\n--\n\n\
-The next value; emit() returns `value` in the function.\n\
+Return the next value; emit() returns `value` in the function.\n\
 \n\
-StopIteration, with the function's result, when it has ended. TypeError for\n\
-anything but None before the first value. ValueError if it is executing.\n\
-FiberError on another thread than that of the first value.");
+StopIteration, with the function's result, when the function has ended.\n\
+TypeError for anything but None before the first value. ValueError if the\n\
+generator is executing. FiberError on another thread than that of the first\n\
+value.");
 PyDoc_STRVAR(throw_doc, "throw($self, exc, /)\n--\n\n\
-Raise `exc`, an exception or its class, in emit(); return the next value.\n\
+Raise `exc`, an exception or its class, in emit(), and return the next value.\n\
 \n\
-Errors as with send().");
+Raises the same errors as send(), and `exc` if the generator is over.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
-Let the function end: emit() raises FiberExit there. Closing twice is fine.\n\
+End the function by raising FiberExit in its emit(). Closing twice is fine.\n\
 \n\
-RuntimeError if it emits another value instead. Errors as with send().");
+RuntimeError if the function emits another value instead. Otherwise raises the\n\
+same errors as send(), but not StopIteration.");
 PyDoc_STRVAR(emit_doc, "emit(value, /)\n--\n\n\
-In a generator's function, at any depth of calls: hand out the next value, and\n\
-wait until another one is requested.\n\
+Hand out a generator's next value, and wait until another one is requested.\n\
 \n\
-Returns what send() sends, None for next(); raises what throw() throws, and\n\
-FiberExit when the generator is closed or dropped. FiberError elsewhere.");
+A generator's function calls this at any depth of calls. Returns what send()\n\
+sends, None for next(). Raises what throw() throws, and FiberExit when the\n\
+generator is closed or dropped. FiberError elsewhere.");
 
 static PyMethodDef methods[] = {
     {"send", generator_send, METH_O, send_doc},
@@ -555,10 +580,10 @@ static PyMethodDef methods[] = {
     {"__enter__", generator_enter, METH_NOARGS, "The generator."},
     {"__exit__", PF_FAST(generator_exit), METH_FASTCALL, close_doc},
     {"_holders", generator_holders, METH_NOARGS,
-     "The fiber that its function runs on, in a list; for reports."},
+     "A list of the fiber that the function runs on; for reports."},
     PF_NO_PICKLE,
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
-     "FiberGenerator[T]: one that emits T's."},
+     "FiberGenerator[T]: a generator that emits T's."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -597,6 +622,6 @@ int
 pf_generator_init(PyObject *module)
 {
     PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
-    Py_XDECREF(type); /* the module has it */
+    Py_XDECREF(type);
     return type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

@@ -1,22 +1,24 @@
-/* HookedQueue's put() and get(): the steps between a semaphore's permit and
- * the item, which must not be interrupted.  See pyfiber._queues.
+/* HookedQueue's put() and get(): the steps from a semaphore's permit to the
+ * item, which nothing may interrupt.  See pyfiber._queues.
  *
- * The subclass's own code may raise anywhere, as may a trace function or a
- * signal handler in it.  So the permits are counted here, from the real number
- * of items, and always agree with it.
+ * The overridden methods of a Queue's subclass may raise anywhere, as may a
+ * trace function or a signal handler that runs in them.  So this file derives
+ * the permits to release from the number of items before and after the call,
+ * and the semaphores always agree with the real number of items.
  */
 #include "python/core/arguments.h"
 #include "python/core/tstate.h"
 #include "python/sync/sync.h"
 
-/* Names for the look-ups of each call: constant after import. */
+/* Interned names of attributes: constant after import. */
 static struct {
     PyObject *qsize, *acquire, *release, *add_tasks;
     PyObject *places, *items, *mutex, *owner, *add, *take;
 } name;
 
-/* How many items there are; -1 if that is unknown.  Keeps the first exception
- * in *raised, if that is NULL. */
+/* Returns the number of items, or -1 if that stays unknown after several calls
+ * of _qsize().  Stores the first exception of these in *raised, if that is
+ * NULL. */
 static Py_ssize_t
 count_items(PyObject *owner, PyObject **raised)
 {
@@ -48,8 +50,9 @@ call_with_number(PyObject *object, PyObject *method, Py_ssize_t number)
     return result;
 }
 
-/* Give permits to the semaphore in the attribute `which` (or None).  Keeps the
- * exception that is set. */
+/* Releases `count` permits, if that is above 0, to the semaphore in the
+ * attribute `which`, which may also be None.  Keeps the exception that is set.
+ */
 static void
 give(PyObject *hooked, PyObject *which, Py_ssize_t count)
 {
@@ -81,9 +84,13 @@ add_tasks(PyObject *owner, Py_ssize_t count)
     pystate_restore_exception(raised);
 }
 
-/* Change the items with the mutex held, which is always free afterwards.
- * *change says by how many, also if there is an exception.  An `item` is put,
- * and counts as a task. */
+/* Calls act(item), or act() if `item` is NULL, with the mutex held.  The mutex
+ * is free afterwards in any case.  *change is set to how many items were
+ * added, negative if items were taken, also after an exception.  An item that
+ * is put is counted as a task.
+ *
+ * Returns the call's result, a new reference, or NULL with an exception.
+ * There may be both: see result_unless_raised(). */
 static PyObject *
 change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
              Py_ssize_t *change)
@@ -118,8 +125,8 @@ change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
     return result;
 }
 
-/* The attributes of `hooked` that a change needs; their look-up runs no Python
- * code. */
+/* Calls change_items() with the attributes of `hooked` that it needs.  To look
+ * them up runs no Python code. */
 static PyObject *
 change_of(PyObject *hooked, PyObject *how, PyObject *item, Py_ssize_t *change)
 {
@@ -137,7 +144,7 @@ change_of(PyObject *hooked, PyObject *how, PyObject *item, Py_ssize_t *change)
     return result;
 }
 
-/* With an exception set there is no result. */
+/* Drops the result (stolen) if an exception is set, and returns NULL then. */
 static PyObject *
 result_unless_raised(PyObject *result)
 {
@@ -147,15 +154,15 @@ result_unless_raised(PyObject *result)
     return result;
 }
 
-/* Its place is taken.  An item that replaced another one, or could not be
- * added, needs no place. */
+/* The caller has taken a permit for a place.  The permit is returned if the
+ * item needs no place, because it replaced another one or was not added. */
 static PyObject *
 hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     if (nargs != 2) {
         PyErr_SetString(PyExc_TypeError,
-                        "_hooked_put() takes a queue and an item");
+                        "_hooked_put() takes a HookedQueue and an item");
         return NULL;
     }
     Py_ssize_t added;
@@ -165,7 +172,8 @@ hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result_unless_raised(result);
 }
 
-/* Its permit is taken: there is an item, or the queue is shut down. */
+/* The caller has taken a permit for an item.  So there is one, unless the
+ * queue is shut down. */
 static PyObject *
 hooked_get(PyObject *module, PyObject *hooked)
 {
@@ -178,14 +186,14 @@ hooked_get(PyObject *module, PyObject *hooked)
     return result_unless_raised(result);
 }
 
-/* _with_permit(semaphore, block, timeout, otherwise, fn, *args) */
 static PyObject *
 call_with_permit(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     if (nargs < 5) {
-        PyErr_SetString(PyExc_TypeError, "_with_permit() takes a semaphore, "
-                                         "how to wait, and a call");
+        PyErr_SetString(PyExc_TypeError,
+                        "_with_permit() takes a semaphore, block, timeout, "
+                        "an exception and a function");
         return NULL;
     }
     PyObject *wait[] = {args[0], args[1], args[2]};
@@ -211,8 +219,10 @@ static PyMethodDef functions[] = {
      "Take an item for which a permit of hooked._items has been taken."},
     {"_with_permit", PF_FAST(call_with_permit), METH_FASTCALL,
      "_with_permit(semaphore, block, timeout, otherwise, fn, /, *args)\n--\n\n"
-     "Take a permit and call fn(*args), with nothing in between; raise\n"
-     "`otherwise` if there is no permit in time."},
+     "Take a permit and call fn(*args); nothing can interrupt in between.\n"
+     "\n"
+     "`block` and `timeout` are the arguments of acquire().  Raises the\n"
+     "exception `otherwise` if there is no permit in time."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,16 @@
-/* _Latch: fibers wait until any thread sets it, once and for all, or rings it.
- * Rings are counted: a fiber reads the count, then checks whether it must
- * wait, and does not wait if the count has changed, as other code has run in
- * between.
+/* _Latch: a fiber waits until any thread sets the latch, for good, or rings
+ * it, which wakes only the fibers that wait at that moment.
  *
- * The façade's futures and streams wait on it.  Unlike park(), such a wait can
- * be ended by this latch only, not by an unrelated wake-up.
+ * The latch counts its rings, so that a fiber misses none: the fiber reads the
+ * count, checks whether it has to wait, and passes the count to wait(), which
+ * returns at once if the count has changed because other code ran in between.
  *
- * One that is rung from outside of the process, by a signal's handler, says so:
- * a run that has nothing left but such waits is no deadlock.
+ * The façade's futures and streams wait on latches.  Only its latch ends such
+ * a wait, whereas an unrelated unpark() may end a park().
+ *
+ * A latch that a signal's handler rings, that is something outside of the
+ * process, is made with outside=True.  A run in which all remaining waits are
+ * for such latches is not a deadlock.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -21,11 +24,11 @@
 
 #include <structmember.h>
 
-/* Nothing waits while it is set. */
+/* Invariant: `waiters` is empty while the latch is set. */
 typedef struct LatchObject {
     PyObject_HEAD
     PfWaitq waiters;
-    unsigned long rings;
+    unsigned long rings; /* how often the latch was rung or set */
     PF_SHARED(uint8_t) set;
     bool outside;
     PF_OBJECT_MUTEX
@@ -60,7 +63,8 @@ latch_set(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
     return ring((LatchObject *)op, true);
 }
 
-/* Entered with the mutex, which it frees. */
+/* Waits in the queue.  The caller holds the mutex; this function unlocks it.
+ * While the poller's `awaited` is not 0, the run is not a deadlock. */
 static int
 park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
 {
@@ -72,7 +76,7 @@ park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
     return rc;
 }
 
-/* `seen`: NULL, or the count of rings that the caller knows. */
+/* `seen` points to the count of rings that the caller has read, or is NULL. */
 static PyObject *
 wait_for_ring(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what,
               const unsigned long *seen)
@@ -102,8 +106,9 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     LatchObject *self = (LatchObject *)op;
     int64_t deadline;
     if (nargs != 2 && nargs != 3) {
-        PyErr_SetString(PyExc_TypeError, "wait() takes a timeout, what is "
-                                         "waited for and a count of rings");
+        PyErr_SetString(PyExc_TypeError,
+                        "wait() takes a timeout, an object that names the "
+                        "wait in reports, and optionally a count of rings");
         return NULL;
     }
     PfThread *t = pf_thread_this();
@@ -144,35 +149,40 @@ latch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyMethodDef latch_methods[] = {
     {"set", PF_FAST(latch_set), METH_FASTCALL,
      "set($self, /, *ignored)\n--\n\n"
-     "From any thread: let the fibers that wait go on, now or when they "
-     "come.\n"
-     "Arguments are ignored, so that it can be a done-callback."},
+     "Wake the fibers that wait, and let later calls of wait() return at\n"
+     "once.  Any thread may call this.  Arguments are ignored, so that the\n"
+     "method can be a done-callback."},
     {"ring", PF_FAST(latch_ring), METH_FASTCALL,
      "ring($self, /, *ignored)\n--\n\n"
-     "From any thread: let the fibers that wait just now go on.  Arguments\n"
-     "are ignored, so that it can be a done-callback."},
+     "Wake the fibers that wait now.  Any thread may call this.  Arguments\n"
+     "are ignored, so that the method can be a done-callback."},
     {"wait", PF_FAST(latch_wait), METH_FASTCALL,
      "wait($self, timeout, what, seen=None, /)\n--\n\n"
-     "Park until set() or ring(); False after `timeout` seconds (None: no\n"
-     "limit).\n\n"
-     "Not at all if `rings` is not `seen` any more.  `what` is what reports\n"
-     "call it.  With a count only one fiber may wait.  A cancellation point."},
-    {"is_set", latch_is_set, METH_NOARGS, "is_set($self, /)\n--\n\n"},
+     "Wait for set() or ring(), at most `timeout` seconds (None: no limit).\n"
+     "\n"
+     "True if the latch was set or rung, at once if `seen` is given and\n"
+     "differs from `rings`; False after `timeout` seconds.  `what` is the\n"
+     "object that reports show as the reason for the wait.  FiberError\n"
+     "outside of a run, or if `seen` is given and another fiber waits.  A\n"
+     "cancellation point."},
+    {"is_set", latch_is_set, METH_NOARGS,
+     "is_set($self, /)\n--\n\nTrue after set()."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef latch_members[] = {
     {"rings", T_ULONG, offsetof(LatchObject, rings), READONLY,
-     "How often it was rung or set."},
+     "How often the latch was rung or set."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot latch_slots[] = {
     {Py_tp_doc,
      (void *)"_Latch(outside=False)\n--\n\n"
-             "Set once, by any thread; fibers wait for it.  With\n"
-             "`outside` by what comes from outside of the process:\n"
-             "a run that only waits for it is no deadlock."},
+             "A flag that any thread sets or rings and fibers wait for.\n"
+             "\n"
+             "`outside`: something outside of the process rings it, so a\n"
+             "run in which all fibers wait for it is not a deadlock."},
     {Py_tp_new, latch_new},
     {Py_tp_dealloc, pf_arguments_dealloc},
     {Py_tp_methods, latch_methods},

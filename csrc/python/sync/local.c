@@ -1,7 +1,7 @@
-/* local: every fiber, and every plain thread, has its own attributes, in a
- * slot (see slots.h).  A look-up may run code and continue after other fibers
- * have used the object; so it gets the dict as an argument and takes nothing
- * from the object itself.
+/* local: each fiber, and each plain thread, has its own attributes, in the
+ * dict of a slot (switch/locals.h).  An attribute look-up may run code that
+ * lets other fibers use the object before the look-up goes on.  So a look-up
+ * gets the dict as an argument and reads no state of the object.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -23,10 +23,10 @@ typedef struct LocalObject {
 
 /* ------------------------------------------------------------------- access */
 
-/* The first access in this fiber: call __init__ of a subclass, with the
- * arguments of the constructor - unless code that the collector ran while the
- * dict was made came first.  (If args is NULL, the collector has cleared the
- * object.) */
+/* Makes the slot at the fiber's first access and calls __init__ of a subclass
+ * with the constructor's arguments.  To make the dict may run the collector,
+ * and with it code that accesses the object first: then that access has done
+ * all this.  `args` is NULL if the collector has cleared the object. */
 static PfSlot *
 first_access(const PfLocal *local, FiberObject *fiber)
 {
@@ -103,7 +103,8 @@ pf_local_set(PyObject *op, PyObject *name, PyObject *value, PyObject *dict)
     return rc;
 }
 
-/* The running fiber's; a new reference. */
+/* Returns the running fiber's dict: a new reference, or NULL with an
+ * exception. */
 static PyObject *
 my_dict(PyObject *op)
 {
@@ -149,7 +150,8 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->args = Py_NewRef(args);
     self->kwargs = Py_XNewRef(kwargs);
-    /* The call that makes the object runs __init__ in this fiber. */
+    /* With this slot in place no access calls __init__ again in this fiber:
+     * type.__call__ calls it right after this function. */
     if (pf_locals_add(&self->slots, CURRENT(t), PyDict_New()) == NULL) {
         Py_CLEAR(self);
     }
@@ -186,11 +188,12 @@ local_dealloc(PyObject *op)
 }
 
 PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
-threading.local for fibers: each fiber, and each plain thread, has attributes\n\
-of its own, which go when it ends.\n\
+A threading.local for fibers: separate attributes in each fiber and thread.\n\
 \n\
-__init__ of a subclass runs in each of them at its first use of the object,\n\
-with the arguments of the constructor.");
+The attributes are dropped when their fiber or thread ends. __init__ of a\n\
+subclass runs in each fiber and plain thread at its first use of the object,\n\
+with the arguments of the constructor. TypeError for arguments without such\n\
+an __init__.");
 
 static PyMethodDef methods[] = {
     PF_NO_PICKLE,

@@ -1,5 +1,5 @@
-/* What an object with attributes of its own in each fiber does: pyfiber.local,
- * and the standard class in a fiber. */
+/* Attribute access of objects that have a separate __dict__ in each fiber:
+ * pyfiber.local and, in patched programs (patch/local.c), threading.local. */
 #ifndef PF_LOCAL_H
 #define PF_LOCAL_H
 
@@ -8,20 +8,24 @@
 
 typedef struct PfLocal {
     PyObject *object;
-    PfSlot **slots;          /* where its list begins */
-    PyObject *args, *kwargs; /* of its constructor */
+    PfSlot **slots;          /* the head of the object's list of slots */
+    PyObject *args, *kwargs; /* the constructor's arguments */
 } PfLocal;
 
-/* Does a subclass have an __init__, to be called in each fiber? */
+/* Returns true if the type has an __init__, to be called in each fiber. */
 static inline bool
 pf_local_has_init(const PyTypeObject *type)
 {
     return type->tp_init != PyBaseObject_Type.tp_init;
 }
 
-/* The fiber's: a new reference, or NULL. */
+/* Returns the dict that `fiber`, one of this thread, has in the object: a new
+ * reference, or NULL with an exception.  The first call for a fiber makes the
+ * dict and calls __init__ of a subclass. */
 PyObject *pf_local_dict(const PfLocal *local, FiberObject *fiber);
-/* Attributes; `dict` is stolen, and may be NULL with an exception. */
+/* Get, set or delete (`value` NULL) an attribute that is stored in `dict`.
+ * Both functions steal `dict`.  If it is NULL they fail with the exception
+ * that is already set. */
 PyObject *pf_local_get(PyObject *op, PyObject *name, PyObject *dict);
 int pf_local_set(PyObject *op, PyObject *name, PyObject *value,
                  PyObject *dict);

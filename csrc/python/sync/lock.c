@@ -1,4 +1,9 @@
-/* Lock and RLock. */
+/* Lock and RLock: two types with the same struct, whose count stays below 2 in
+ * a Lock.
+ *
+ * A release hands the lock over to the longest waiter.  So nobody can take a
+ * lock in between that others wait for.
+ */
 #include "python/sync/lock.h"
 
 #include "python/core/arguments.h"
@@ -16,7 +21,7 @@
 
 PyTypeObject *pf_lock_type, *pf_lock_rlock_type; /* constant after import */
 
-/* --------------------------------------------------------- for both of them */
+/* ------------------------------------------------- common to Lock and RLock */
 
 static inline void
 take(LockObject *self, FiberObject *fiber)
@@ -25,7 +30,8 @@ take(LockObject *self, FiberObject *fiber)
     self->count = 1;
 }
 
-/* With the mutex. */
+/* Gives the lock to the next waiter, or frees it.  The caller holds the
+ * mutex. */
 static inline void
 release(LockObject *self)
 {
@@ -47,7 +53,7 @@ pf_lock_release(LockObject *self)
     PF_UNLOCK(self);
 }
 
-/* With the mutex. */
+/* The caller holds the mutex. */
 static inline bool
 is_mine(const LockObject *self, PfThread *t)
 {
@@ -88,8 +94,10 @@ pf_lock_recount(LockObject *self, PfThread *t, Py_ssize_t count)
     PF_UNLOCK(self);
 }
 
-/* Entered with the mutex, which it frees.  (A number is given to the fiber on
- * its own thread.) */
+/* Waits in the queue.  The caller holds the mutex; this function unlocks it.
+ * The thread that releases the lock reads the waiter's owner number.  Without
+ * a GIL the fiber must have that number before it waits, because only the
+ * fiber's own thread may assign it. */
 static inline int
 wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
 {
@@ -100,7 +108,8 @@ wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
                        (PyObject *)self);
 }
 
-/* Entered with the mutex, which it frees. */
+/* Takes the lock or waits for it, and returns as pf_lock_acquire() does.  The
+ * caller holds the mutex; this function unlocks it. */
 static int
 acquire(LockObject *self, PfThread *t, int64_t deadline)
 {
@@ -120,8 +129,8 @@ acquire(LockObject *self, PfThread *t, int64_t deadline)
     bool taken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
     pf_wait_free(t, wait);
     if (rc < 0 && taken) {
-        /* The lock was given to this fiber, which cannot use it.  Another one
-         * may have released and taken the lock since. */
+        /* The lock was given to this fiber, which cannot use it.  Since then
+         * another fiber may have released the lock, and others taken it. */
         PF_LOCK(self);
         if (is_mine(self, t)) {
             release(self);
@@ -159,7 +168,8 @@ is_rlock(LockObject *self)
     return Py_TYPE(self) == pf_lock_rlock_type;
 }
 
-/* Entered with the mutex, which it frees. */
+/* Counts one more acquire() of an RLock by its owner.  The caller holds the
+ * mutex; this function unlocks it. */
 static PyObject *
 take_once_more(LockObject *self)
 {
@@ -174,7 +184,7 @@ take_once_more(LockObject *self)
     Py_RETURN_TRUE;
 }
 
-/* acquire() and with: the holder of an RLock takes it once more. */
+/* Does acquire() and `with`. */
 static PyObject *
 take_until(PyObject *op, int64_t deadline)
 {
@@ -286,8 +296,8 @@ lock_locked(PyObject *op, PyObject *ignored)
     return PyBool_FromLong(pf_lock_count((LockObject *)op) > 0);
 }
 
-/* In the child of fork, make the lock free: the threads that held it are gone.
- */
+/* In the child of fork: releases the lock, as the thread of its owner may not
+ * exist there. */
 static PyObject *
 lock_at_fork(PyObject *op, PyObject *ignored)
 {
@@ -356,28 +366,31 @@ lock_repr(PyObject *op)
 }
 
 PyDoc_STRVAR(lock_doc, "Lock()\n--\n\n\
-threading.Lock between fibers, of any thread, and plain threads.\n\
+A threading.Lock for fibers, of any thread, and plain threads.\n\
 \n\
-release() hands it over to the longest waiter.");
+release() hands the lock over to the longest waiter.");
 PyDoc_STRVAR(acquire_doc,
              "acquire($self, /, blocking=True, timeout=-1)\n--\n\n\
 Take the lock; wait for it at most `timeout` seconds (-1: no limit).\n\
 \n\
-True if it was taken. A cancellation point if it has to wait. ValueError for a\n\
-negative timeout or NaN, or one with blocking=False.");
+True if the lock was taken. A cancellation point if it has to wait.\n\
+ValueError for NaN, another negative timeout, or a timeout with\n\
+blocking=False.");
 PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\n\
-Free the lock, or give it to the first waiter. Any fiber or thread may.\n\
+Free the lock, or give it to the first waiter.\n\
 \n\
-RuntimeError if it is not locked.");
-PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nTrue if it is held.");
+Any fiber or thread may do so. RuntimeError if the lock is not locked.");
+PyDoc_STRVAR(locked_doc,
+             "locked($self, /)\n--\n\nTrue if a fiber or thread holds it.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
 Make the lock free, in the child of fork.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-The fiber that took it last and holds it, in a list; for reports.");
+A list of the fiber that holds the lock, or empty; for reports.");
 PyDoc_STRVAR(lost_doc, "_lost_holder($self, /)\n--\n\n\
-The name of the fiber that holds it and has ended, or None; for reports.");
+The name of the owner if that has ended without a release, or None; for\n\
+reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers that wait for it, first in line first; for reports.");
+The fibers that wait for the lock, in queue order; for reports.");
 
 #define SHARED_METHODS                                                        \
     PF_METHOD("acquire", lock_acquire, acquire_doc),                          \
@@ -448,7 +461,7 @@ rlock_release_save(PyObject *op, PyObject *ignored)
         return NULL;
     }
     Py_ssize_t taken = pf_lock_count(self);
-    if (!pf_lock_is_mine(self, t)) { /* if it is, it stays so */
+    if (!pf_lock_is_mine(self, t)) { /* only its owner can end that */
         return refuse_release(taken);
     }
     PyObject *count = PyLong_FromSsize_t(taken);
@@ -469,7 +482,8 @@ rlock_acquire_restore(PyObject *op, PyObject *saved)
     }
     if (count < 1) {
         PyErr_SetString(PyExc_ValueError,
-                        "_acquire_restore() takes what _release_save() gave");
+                        "_acquire_restore() needs the value that "
+                        "_release_save() returned");
         return NULL;
     }
     PfWait *wait = pf_wait_new(t, NULL);
@@ -492,20 +506,24 @@ rlock_repr(PyObject *op)
 }
 
 PyDoc_STRVAR(rlock_doc, "RLock()\n--\n\n\
-threading.RLock between fibers, of any thread, and plain threads.\n\
+A threading.RLock for fibers, of any thread, and plain threads.\n\
 \n\
-The fiber that holds it may take it again. The longest waiter gets it next.");
+The fiber that holds the lock may take it again. The longest waiter gets it\n\
+next.");
 PyDoc_STRVAR(rlock_release_doc, "release($self, /)\n--\n\n\
-Undo one acquire(); the last one frees the lock or gives it to the first\n\
-waiter. RuntimeError if the running fiber does not hold it.");
+Undo one acquire(). The last release() frees the lock or gives it to the\n\
+first waiter.\n\
+\n\
+RuntimeError if the running fiber does not hold the lock.");
 PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
-Does the running fiber hold it? For Condition.");
+True if the running fiber holds the lock; for Condition.");
 PyDoc_STRVAR(recursion_doc, "_recursion_count($self, /)\n--\n\n\
-How often the running fiber has taken it.");
+How often the running fiber has taken the lock.");
 PyDoc_STRVAR(save_doc, "_release_save($self, /)\n--\n\n\
-Free it, however often it was taken; returns what _acquire_restore() needs.");
+Free the lock, however often it was taken. Returns the argument for\n\
+_acquire_restore().");
 PyDoc_STRVAR(restore_doc, "_acquire_restore($self, saved, /)\n--\n\n\
-Take it as often as before _release_save(). Not a cancellation point.");
+Take the lock as often as before _release_save(). Not a cancellation point.");
 
 static PyMethodDef rlock_methods[] = {
     SHARED_METHODS,

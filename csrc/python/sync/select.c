@@ -1,10 +1,13 @@
-/* select(): exactly one of several operations, the first that is possible.
+/* select(): does exactly one of several operations, the first that is
+ * possible.
  *
- * First every case is tried in order; if none is possible, the waiter joins
- * all lines at once, and the code that serves one of its places removes the
- * others.  From the first check of a case to the last place in line no Python
- * code runs: all conversions and allocations come before.  After that only the
- * case that was done counts, and references are dropped last.
+ * First each case is tried in order.  If none is possible, the waiter joins
+ * the queues of all objects, and the code that serves one of its places
+ * removes the others.  From the first attempt to the last place in line no
+ * Python code runs: all conversions of arguments come before.  Once a case is
+ * done, the others have no effect.  References are dropped last.
+ *
+ * Without a GIL other threads act between these steps: see do_or_join().
  */
 #include "python/sync/select.h"
 
@@ -76,7 +79,8 @@ stand_in_line(CaseObject *c, PfNode *node)
     pf_waitq_push(c->ops->line(c->op), node);
 }
 
-/* It was done, but the result cannot be used: undo it.  Steals `got`. */
+/* Undoes a case that was done, because its result cannot be used.  Steals
+ * `got`. */
 static void
 take_back(CaseObject *c, PyObject *got)
 {
@@ -85,9 +89,10 @@ take_back(CaseObject *c, PyObject *got)
     }
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ results */
 
-/* (index, got); `got`, NULL for None, is stolen unless this fails. */
+/* Returns (index, got), or NULL with an exception.  `got`, where NULL means
+ * None, is stolen unless this fails. */
 static PyObject *
 pair(Py_ssize_t index, PyObject *got)
 {
@@ -102,9 +107,10 @@ pair(Py_ssize_t index, PyObject *got)
     return result;
 }
 
-/* A queue that stores its items in its own way now gets or puts one, as its
- * permit is certain.  `result`, (index, None), is stolen; nobody else has seen
- * it.  A collection meanwhile stops tracking such a pair. */
+/* Gets or puts the item of a queue that stores its items in its own way, once
+ * the permit for it is taken.  `result`, (index, None), is stolen and gets the
+ * item; no other code has seen it.  The collector, if it runs meanwhile, stops
+ * tracking a tuple of such contents, so it may have to be tracked again. */
 static PyObject *
 finish_in_python(CaseObject *c, PyObject *result)
 {
@@ -121,7 +127,8 @@ finish_in_python(CaseObject *c, PyObject *result)
     return result;
 }
 
-/* It was done; `got`, NULL for most kinds, is stolen. */
+/* Returns the result of select() for the case `c`, which was done, or NULL
+ * with an exception.  `got` is stolen; it is NULL if the case gets nothing. */
 static PyObject *
 answer(CaseObject *c, PyObject *got, Py_ssize_t index)
 {
@@ -134,8 +141,9 @@ answer(CaseObject *c, PyObject *got, Py_ssize_t index)
                                           : result;
 }
 
-/* The wait is over with `rc`.  The caller drops what the other places still
- * hold, and the taken one if it was refused. */
+/* Returns the result of select() after a wait that pf_wait_in_line() ended
+ * with `rc`.  The caller drops the items of all places: that of the granted
+ * place is taken out here unless the case was refused. */
 static PyObject *
 finish(CaseObject *const *cases, PfWaiter *waiter, int rc)
 {
@@ -172,10 +180,19 @@ drop_items(PfNode *nodes, Py_ssize_t count)
     pystate_restore_exception(pending);
 }
 
-/* Without a GIL others act while it goes from line to line.  Look at a case,
- * and join its line if nothing can be done: 0.  1: somebody else has served it;
- * 2: this case was done, or refused, by itself, *rc says which.  *again: it was
- * passed over for a moment, so that it must look at all of them once more. */
+/* Without a GIL other threads act while the waiter goes from queue to queue.
+ * So this function looks at a case again, with the mutex held, and joins its
+ * queue only if the case is still not possible.  The results are:
+ *
+ * - JOINED: the waiter stands in the queue;
+ * - SERVED: another thread has granted one of the waiter's other places;
+ * - DONE: the waiter has done this case itself, or was refused; *rc is what
+ *   `attempt` returned.
+ *
+ * To try a case the waiter claims itself, and until it gives up that claim
+ * other threads pass over its places.  If the attempt failed, *again is set to
+ * true: one of the other cases may have become possible in that moment, so the
+ * caller must look at all of them once more. */
 enum { JOINED, SERVED, DONE };
 
 static int
@@ -206,7 +223,8 @@ do_or_join(PfWaiter *waiter, CaseObject *c, PfNode *node, PyObject **got,
     return result;
 }
 
-/* As do_or_join, of all: *index says which. */
+/* Calls do_or_join() for each case until one is SERVED or DONE, with its
+ * number in *index, or the waiter stands in all queues. */
 static int
 join_lines(PfWaiter *waiter, CaseObject *const *cases, Py_ssize_t count,
            Py_ssize_t *index, PyObject **got, int *rc)
@@ -226,7 +244,9 @@ join_lines(PfWaiter *waiter, CaseObject *const *cases, Py_ssize_t count,
     return JOINED;
 }
 
-/* After pf_waitq_init_wait: join all lines, and wait; without a GIL. */
+/* Joins all queues and waits, without a GIL.  `waiter` is initialized.  The
+ * fiber must have an owner number before it waits, because only the fiber's
+ * own thread may assign it. */
 static PyObject *
 wait_in_parallel(PfThread *t, PfWaiter *waiter, CaseObject *const *cases,
                  Py_ssize_t count, int64_t deadline, PyObject *what)
@@ -234,7 +254,7 @@ wait_in_parallel(PfThread *t, PfWaiter *waiter, CaseObject *const *cases,
     Py_ssize_t index = 0;
     PyObject *got = NULL;
     int rc = 0;
-    (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
+    (void)pf_owner(CURRENT(t));
     pf_wait_begin(waiter, t);
     if (join_lines(waiter, cases, count, &index, &got, &rc) == DONE) {
         pf_wait_give_up(waiter);
@@ -244,7 +264,7 @@ wait_in_parallel(PfThread *t, PfWaiter *waiter, CaseObject *const *cases,
     return finish(cases, waiter, pf_wait_in_line(waiter, t, deadline, what));
 }
 
-/* A PfWait with several places in line. */
+/* A waiter with several places in line; PfWait has one. */
 typedef struct Places {
     PfWaiter waiter;
     PfNode nodes[];
@@ -284,7 +304,9 @@ wait_for_one(PfThread *t, CaseObject *const *cases, Py_ssize_t count,
     return result;
 }
 
-/* `what` was made before: nothing allocates here. */
+/* Tries all cases, then waits.  The caller has made `what`, the object for
+ * reports: no object may be allocated between an attempt and a place in line,
+ * because that could run the collector and with it Python code. */
 static PyObject *
 choose(PfThread *t, CaseObject *const *cases, Py_ssize_t count,
        int64_t deadline, PyObject *what)
@@ -331,7 +353,8 @@ select_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
         return -1;
     }
     if (nargs == 0 || nargs > INT_MAX) {
-        PyErr_SetString(PyExc_TypeError, "select() needs a case to wait for");
+        PyErr_SetString(PyExc_TypeError,
+                        "select() needs at least one case to wait for");
         return -1;
     }
     return 0;
@@ -367,15 +390,17 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 PyDoc_STRVAR(select_doc, "select(*cases, timeout=None)\n--\n\n\
 Do exactly one of several operations: the first that is possible.\n\
 \n\
-The method in -ing of a method that waits makes its case: channel.receiving(),\n\
-channel.sending(value), queue.getting(), queue.putting(item),\n\
-semaphore.acquiring(), event.waiting(), fiber.joining(). Returns (index,\n\
-value): which of the arguments was done, and the value or item it got, None\n\
-if it is of a kind that gets none. None after `timeout` seconds. If several\n\
-are possible at once, the first of these arguments is done.\n\
+Each argument is a case, which the -ing form of a waiting method makes:\n\
+channel.receiving(), channel.sending(value), queue.getting(),\n\
+queue.putting(item), semaphore.acquiring(), event.waiting(), fiber.joining().\n\
+If several cases are possible at once, the first of these arguments is done.\n\
 \n\
-ChannelClosed, with its `channel`, or ShutDown if the operation would have\n\
-raised it. A cancellation point if it has to wait: Cancelled means that none\n\
+Returns (index, value): the position of the case that was done, and the value\n\
+or item that it got, None for a case that gets none. Returns None after\n\
+`timeout` seconds; no limit if `timeout` is None.\n\
+\n\
+ChannelClosed, with its `channel`, or ShutDown if the operation itself would\n\
+raise it. A cancellation point if it has to wait: Cancelled means that no case\n\
 was done. ValueError for a negative timeout or NaN, TypeError without a case\n\
 or for other objects, FiberError for a fiber that cannot be joined.");
 

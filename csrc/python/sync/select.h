@@ -1,50 +1,58 @@
-/* Cases of select(): each is one operation on one object. */
+/* Cases of select(): each is one operation on one object.  The file of each
+ * type that has such operations fills in a PfCaseOps for it. */
 #ifndef PF_SELECT_H
 #define PF_SELECT_H
 
 #include "python/task/fiber.h"
 #include "python/waitq/waitq.h"
 
-/* Why an operation is not done, and will not be. */
+/* Codes of an operation that has failed: to wait would not help. */
 enum {
     PF_REFUSED = -1, /* the object is closed */
     PF_NO_MEMORY = -2,
 };
 
-/* How to do an operation, on an object of the type that defines it.  Only
- * take_back, raise_refused and check may run Python code or set an exception;
- * attempt, possible and line need the mutex. */
+/* How to do one kind of operation on the object `op`.  Only take_back,
+ * raise_refused and check may run Python code or set an exception.  The caller
+ * of attempt, possible and line holds the mutex. */
 typedef struct PfCaseOps {
-    /* Without waiting: 1: done; 0: would have to wait; or PF_REFUSED and the
-     * like, without an exception.  `value` is what the case puts or sends,
-     * *got what it gets, if it gets anything. */
+    /* Do the operation without waiting.  Returns 1: done; 0: it would have to
+     * wait; or one of the codes above, without an exception.  `value` is what
+     * the case puts or sends.  *got is set to what it gets, if anything. */
     int (*attempt)(PyObject *op, PyObject *value, PyObject **got);
-    /* Would it not return 0?  What `asking` itself waits for does not help. */
+    /* Returns true if `attempt` would not return 0.  The places in line of
+     * `asking` do not count: a waiter cannot serve itself. */
     bool (*possible)(PyObject *op, const PfWaiter *asking);
-    PfWaitq *(*line)(PyObject *op);  /* where to wait */
-    PfMutex *(*mutex)(PyObject *op); /* may be NULL, as may what it returns */
-    /* It was done for a fiber that cannot use it: undo it.  Steals `got`,
-     * keeps the exception that is set.  NULL: it cannot be undone. */
+    PfWaitq *(*line)(PyObject *op);  /* returns the queue to wait in */
+    PfMutex *(*mutex)(PyObject *op); /* returns the object's, or NULL */
+    /* Undo the operation, which was done for a fiber that cannot use the
+     * result.  Steals `got` and keeps the exception that is set.  NULL: the
+     * operation cannot be undone. */
     void (*take_back)(PyObject *op, PyObject *got);
-    void (*raise_refused)(PyObject *op); /* NULL: it never refuses */
-    /* May it be waited for here?  0, or -1 with an exception.  NULL: always. */
+    /* Raise the exception for PF_REFUSED.  NULL: `attempt` never returns it.
+     */
+    void (*raise_refused)(PyObject *op);
+    /* Returns 0 if this thread may wait for `op`, else -1 with an exception.
+     * NULL: it may always. */
     int (*check)(PfThread *t, PyObject *op);
 } PfCaseOps;
 
 typedef struct CaseObject {
     PyObject_HEAD
     const PfCaseOps *ops;
-    PyObject *source; /* its object: a channel, a queue ... */
+    PyObject *source; /* the object whose method made the case */
     PyObject *value;  /* to send or put, or NULL */
-    PyObject *op;     /* whose operation it is: `source`, or of a queue that
-                         keeps its items its own way a semaphore */
-    PyObject *finish; /* ... and the function for the rest; else NULL */
-    const char *name; /* of the method that has made it */
+    PyObject *op;     /* what `ops` work on: `source`; or a semaphore of
+                         `source`, if that is a queue with its own storage */
+    PyObject *finish; /* called when that semaphore is acquired, to get or put
+                         the item; else NULL */
+    const char *name; /* of the method that made the case */
 } CaseObject;
 
 /* --- case.c --- */
 extern PyTypeObject *pf_select_case_type;
-/* `value` may be NULL. */
+/* Returns a new case, or NULL with an exception.  `source` and `value`, which
+ * may be NULL, are borrowed; `name` and `ops` must stay valid for good. */
 PyObject *pf_case_new(const char *name, const PfCaseOps *ops, PyObject *source,
                       PyObject *value);
 int pf_case_init(PyObject *module);

@@ -1,4 +1,9 @@
-/* Semaphore and BoundedSemaphore. */
+/* Semaphore, and its subclass BoundedSemaphore, which also checks an upper
+ * limit.
+ *
+ * release() hands a permit over to the longest waiter.  So nobody can take a
+ * permit in between that others wait for.
+ */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
@@ -15,18 +20,20 @@
 
 #define MOST_HOLDERS 8
 
-/* Nothing waits while value > 0.  The holders are for reports: the fibers that
- * took one and have not returned it, as far as is known, since any fiber may
- * release.  There are never more of them than permits taken, so a semaphore
- * that began with 0, which is a signal, has none. */
+/* Invariant: `waiters` is empty while value > 0.
+ *
+ * `holders`, for reports, are the fibers that have taken a permit and not
+ * returned it.  The list is a guess, since any fiber may release, and has at
+ * most one entry for each permit of the initial value that is taken.  So a
+ * semaphore that began with 0, which serves as a signal, has no holders. */
 typedef struct SemaphoreObject {
     PyObject_HEAD
     PyObject *weakrefs;
     PfWaitq waiters;
-    Py_ssize_t value;
+    Py_ssize_t value; /* permits that can be taken without a wait */
     Py_ssize_t initial;
-    bool bounded; /* value <= initial */
-    int holding;
+    bool bounded;                  /* `value` may not exceed `initial` */
+    int holding;                   /* the length of `holders` */
     PfOwner holders[MOST_HOLDERS]; /* the oldest first */
     PF_OBJECT_MUTEX
 } SemaphoreObject;
@@ -62,7 +69,9 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
                       : 0;
 }
 
-/* ------------------------------------------------------------------ holders */
+/* ------------------------------------------------------------------ holders
+ *
+ * The caller of each of these functions holds the mutex. */
 
 static void
 forget_holder(SemaphoreObject *self, int place)
@@ -72,7 +81,7 @@ forget_holder(SemaphoreObject *self, int place)
             sizeof(PfOwner) * (size_t)(self->holding - place));
 }
 
-/* One was taken, and `value` says so already. */
+/* Adds `fiber`, which has taken a permit that `value` no longer counts. */
 static void
 add_holder(SemaphoreObject *self, FiberObject *fiber)
 {
@@ -82,8 +91,9 @@ add_holder(SemaphoreObject *self, FiberObject *fiber)
     }
 }
 
-/* One is returned: the last one that `fiber` took, or else the oldest.
- * `fiber` may be NULL. */
+/* Removes the newest entry of `fiber`, which returns a permit.  If there is
+ * none, or `fiber` is NULL, the oldest holder goes, but only if the list would
+ * otherwise have more entries than permits are taken. */
 static void
 remove_holder(SemaphoreObject *self, const FiberObject *fiber)
 {
@@ -101,7 +111,8 @@ remove_holder(SemaphoreObject *self, const FiberObject *fiber)
 
 /* ------------------------------------------------------------------ acquire */
 
-/* With the mutex, as all up to here. */
+/* Returns one permit, which the next waiter gets.  The caller holds the
+ * mutex. */
 static void
 release_one(SemaphoreObject *self, const FiberObject *by)
 {
@@ -115,7 +126,9 @@ release_one(SemaphoreObject *self, const FiberObject *by)
     pf_waitq_grant(next);
 }
 
-/* Entered with the mutex, which it frees. */
+/* Waits for a permit.  The caller holds the mutex; this function unlocks it.
+ * Without a GIL the fiber must have an owner number before it waits, because
+ * only the fiber's own thread may assign it. */
 static int
 wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 {
@@ -124,7 +137,7 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
         return -1;
     }
     if (PF_FREE_THREADED) {
-        (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
+        (void)pf_owner(CURRENT(t));
     }
     int rc = pf_wait_for(wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
                          (PyObject *)self);
@@ -138,7 +151,7 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* With the mutex. */
+/* The caller holds the mutex. */
 static inline bool
 try_acquire(SemaphoreObject *self, FiberObject *fiber)
 {
@@ -201,7 +214,9 @@ semaphore_enter(PyObject *op, PyObject *ignored)
 
 /* ------------------------------------------------------------------ release */
 
-/* With the mutex: NULL; or what is wrong, and *type the exception. */
+/* Returns n permits.  Returns NULL; or, if that is impossible, the message of
+ * the exception to raise, with its type in *type.  The caller holds the
+ * mutex. */
 static const char *
 return_permits(SemaphoreObject *self, Py_ssize_t n, const FiberObject *by,
                PyObject **type)
@@ -370,26 +385,28 @@ semaphore_repr(PyObject *op)
 }
 
 PyDoc_STRVAR(semaphore_doc, "Semaphore(value=1)\n--\n\n\
-threading.Semaphore between fibers, of any thread, and plain threads.\n\
+A threading.Semaphore for fibers, of any thread, and plain threads.\n\
 \n\
-The longest waiter is served next. ValueError for a negative value.");
+`value` is the number of permits. The longest waiter is served next.\n\
+ValueError for a negative value.");
 PyDoc_STRVAR(bounded_doc, "BoundedSemaphore(value=1)\n--\n\n\
 A Semaphore that raises ValueError if released more often than acquired.");
 PyDoc_STRVAR(acquire_doc,
              "acquire($self, /, blocking=True, timeout=None)\n--\n\n\
-Take one; wait for it at most `timeout` seconds. True if one was taken.\n\
+Take a permit; wait for one at most `timeout` seconds (None: no limit).\n\
 \n\
-A cancellation point if it has to wait. ValueError for a negative timeout or\n\
-NaN, or one with blocking=False.");
+True if a permit was taken. A cancellation point if it has to wait. ValueError\n\
+for a negative timeout or NaN, or for a timeout with blocking=False.");
 PyDoc_STRVAR(acquiring_doc, "acquiring($self, /)\n--\n\n\
 acquire(), as a case for select().");
 PyDoc_STRVAR(release_doc, "release($self, /, n=1)\n--\n\n\
-Return n, which go to the first waiters. ValueError if n < 1.");
+Return n permits, which go to the first waiters. ValueError if n < 1.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-The fibers that have taken one and not returned it, in a list; for reports.\n\
-Some of them if there are many; none if its first value was 0.");
+A list of fibers that have taken a permit and not returned it; for reports.\n\
+\n\
+Not all of them if there are many; none if the initial value was 0.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
-The fibers that wait for it, first in line first; for reports.");
+The fibers that wait for a permit, in queue order; for reports.");
 
 static PyMethodDef methods[] = {
     PF_METHOD("acquire", semaphore_acquire, acquire_doc),
@@ -406,7 +423,7 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(SemaphoreObject),
     {"_value", T_PYSSIZET, offsetof(SemaphoreObject, value), READONLY,
-     "How many can be taken without a wait."},
+     "The number of permits that can be taken without a wait."},
     {NULL, 0, 0, 0, NULL},
 };
 

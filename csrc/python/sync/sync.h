@@ -1,12 +1,13 @@
-/* sync/: what fibers use to work together (for handing things over, see queue/).
+/* sync/: synchronization between fibers.  (Queues and channels are in queue/.)
  *
- *   lock.c semaphore.c event.c condition.c latch.c  waiting for one another
- *   select.c case.c                  waiting for the first of several
- *   local.c                          a value for each fiber
- *   generator.c                      functions that emit values, as iterators
- *   hooked.c                         what subclasses may do their way
+ *   lock.c semaphore.c event.c condition.c latch.c   the primitives
+ *   select.c case.c    select(): wait for the first of several operations
+ *   local.c            local: attributes that each fiber has for itself
+ *   generator.c        generators whose function emits at any call depth
+ *   hooked.c           put() and get() of subclasses that override Queue._put
  *
- * Called by module.c; its types are made of waitq/waitq.h.
+ * module.c calls the functions below at import.  The types wait by means of
+ * waitq/waitq.h.
  */
 #ifndef PF_SYNC_H
 #define PF_SYNC_H
