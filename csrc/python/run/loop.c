@@ -420,7 +420,7 @@ ask_again(SchedulerObject *s)
     return false;
 }
 
-/* Tells the rooms above that something is about to run. */
+/* Notifies the rooms above that something is about to run. */
 static inline void
 poke(SchedulerObject *s)
 {

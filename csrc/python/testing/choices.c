@@ -359,8 +359,8 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
     if (pf_task_is_fresh(chosen)) {
-        /* Code below may wait for it, which must not move it in the queue that
-         * it has left. */
+        /* Code below may try to wait for it, which must not move it in the
+         * queue that it has left. */
         chosen->wake = PF_WAKE_NONE;
     }
     x->passed = 0;
@@ -505,7 +505,7 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 
 /* --------------------------------------------------------------- preemption */
 
-/* PfExplorerOps.preempt: lets another ready fiber go first if that is chosen. */
+/* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
 static int
 preempt(void)
 {

@@ -311,7 +311,7 @@ check_user(PfClockObject *clock, PfThread *t)
     return 0;
 }
 
-/* Converts `seconds`, by which `what` moves the clock, to nanoseconds. 0, or
+/* Converts `seconds`, by which `what` moves the clock, to nanoseconds.  0, or
  * -1 with an exception. */
 static int
 forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)

@@ -270,9 +270,9 @@ waits_in(WorkerObject *worker, JobObject *job, bool take)
 }
 
 /* Starts the worker's thread.  The code that does this may wait, in a trace
- * function for example, and the job would not end that wait.  So if this
- * thread runs the job's scheduler, that does not expect a wake-up from the job
- * meanwhile. */
+ * function for example, and the job, which has no thread yet, cannot end that
+ * wait.  So if this thread runs the job's scheduler, the scheduler does not
+ * expect a wake-up from the job meanwhile. */
 static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {

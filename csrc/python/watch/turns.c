@@ -161,8 +161,8 @@ enum { WOKEN, TIMED_OUT, CANCELLED, FIRST };
 #define WHY_BITS 14
 #define MOST_REASONS ((1 << WHY_BITS) - 1)
 
-/* The begin of a turn.  Records are in the order of time.  Python reads them
- * by struct.unpack("=qIHH"). */
+/* The beginning of a turn.  Records are in the order of time.  Python reads
+ * them by struct.unpack("=qIHH"). */
 typedef struct Record {
     int64_t when;  /* nanoseconds, monotonic */
     uint32_t task; /* task that begins; 0: none, the loop waits or ends */
@@ -605,8 +605,7 @@ end_each(SchedulerObject *s)
 {
     if (s->core.pick == on_turn && s->in_turn_record) {
         if (s->thread != pf_thread_current) {
-            turn_of(s)->row =
-                0; /* only a thread itself can read its CPU time */
+            turn_of(s)->row = 0; /* only its thread can read its CPU time */
         }
         on_turn_ends(s);
     }
