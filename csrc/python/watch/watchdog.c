@@ -93,9 +93,9 @@ typedef struct Watchdog {
 
 #define CAPSULE_NAME "pyfiber watchdog"
 
-/* shared, behind its mutex: the watchdog that runs, or NULL.  The mutex also
- * guards the signal handler, which is installed while one runs.  nudge() reads
- * the pointer without the mutex. */
+/* shared, behind its own mutex: the watchdog that runs, or NULL.  The mutex
+ * also guards the signal handler, which is installed while one runs.  nudge()
+ * reads the pointer without the mutex. */
 static struct {
     PF_OBJECT_MUTEX
     PF_SHARED(Watchdog *) watchdog;
