@@ -305,9 +305,9 @@ def test_reset_during_a_run_is_refused() -> None:
     clock = VirtualClock()
 
     def main() -> None:
-        with pytest.raises(FiberError, match="a run goes by this clock"):
+        with pytest.raises(FiberError, match="a run uses this clock"):
             clock.reset()
-        with pytest.raises(FiberError, match="a run goes by this clock"):
+        with pytest.raises(FiberError, match="a run uses this clock"):
             VirtualClock.__init__(clock)
 
     run(main, clock=clock)

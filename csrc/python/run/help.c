@@ -1,5 +1,5 @@
-/* Looks for those who could wake a fiber when all fibers of a run wait: see
- * help.h. */
+/* Looks for what could wake a fiber when all fibers of a run wait.  help.h
+ * says what counts. */
 #include "python/run/help.h"
 
 #include "engine/base/mutex.h"
@@ -22,21 +22,21 @@ part_has_helpers(SchedulerObject *s)
     return false;
 }
 
-/* --------------------------------------------------- threads of pyfiber's own */
+/* --------------------------------------------------------- pyfiber's threads */
 
 #define MOST_OWN 4
 
-/* shared, behind own_lock */
+/* system numbers, 0: free; shared, behind own_lock */
 static uint64_t own_threads[MOST_OWN];
 static pf_mutex own_lock = PF_MUTEX_INIT;
 
-/* Put `number` in the first place that has `instead`; false: there is none. */
+/* Replaces the first `old` by `number`.  Returns false if there is no `old`. */
 static bool
-replace_own(uint64_t instead, uint64_t number)
+replace_own(uint64_t old, uint64_t number)
 {
     pf_mutex_lock(&own_lock);
     int i = 0;
-    while (i < MOST_OWN && own_threads[i] != instead) {
+    while (i < MOST_OWN && own_threads[i] != old) {
         i++;
     }
     if (i < MOST_OWN) {
@@ -46,7 +46,7 @@ replace_own(uint64_t instead, uint64_t number)
     return i < MOST_OWN;
 }
 
-/* (Without a place it counts as a thread that may wake a fiber.) */
+/* If the table is full, the thread counts as one that may wake a fiber. */
 void
 pf_help_thread_begins(void)
 {
@@ -63,27 +63,31 @@ void
 pf_help_after_fork(void)
 {
     own_lock =
-        (pf_mutex)PF_MUTEX_INIT; /* a thread of the parent may have it */
+        (pf_mutex)PF_MUTEX_INIT; /* a thread of the parent may hold it */
     memset(own_threads, 0, sizeof own_threads);
 }
 
-/* ---------------------------------------------------------- threads of others */
+/* ------------------------------------------------------------ other threads */
 
+/* Is the thread neither the caller, nor one of pyfiber's, nor one of Python's?
+ * To replace a number by itself finds it and changes nothing. */
 static bool
-is_unknown(uint64_t number, void *own)
+is_unknown(uint64_t number, void *caller)
 {
-    return number != *(uint64_t *)own && !replace_own(number, number) &&
+    return number != *(uint64_t *)caller && !replace_own(number, number) &&
            !pystate_knows_native(number);
 }
 
 static bool
 look_for_unknown(void)
 {
-    uint64_t own = PyThread_get_thread_native_id();
-    return pf_os_threads_any(is_unknown, &own) != 0; /* or it cannot tell */
+    uint64_t caller = PyThread_get_thread_native_id();
+    /* -1, the system cannot list threads, counts as "there is one". */
+    return pf_os_threads_any(is_unknown, &caller) != 0;
 }
 
-/* The system's thread outlives Python's by some microseconds. */
+/* Looks twice, because a system thread outlives its Python thread by some
+ * microseconds. */
 PyObject *
 pf_help_unknown_threads(PyObject *module, PyObject *ignored)
 {
@@ -113,7 +117,7 @@ pf_help_is_possible(SchedulerObject *s)
     PyObject *answer = PyObject_CallNoArgs(pf_facade.could_be_woken);
     bool possible = answer != Py_False;
     if (answer == NULL) {
-        PyErr_WriteUnraisable((PyObject *)s); /* code may run here, too */
+        PyErr_WriteUnraisable((PyObject *)s); /* may run code, too */
     }
     Py_XDECREF(answer);
     pf_thread_no_switch_end(s->thread);

@@ -1,13 +1,12 @@
 /* The loop: what runs next, how it waits, and how a run ends.
  *
- * The fiber that calls run() becomes the hub: it gets control when no fiber is
- * ready (then it waits, with the GIL released) and when a fiber's end may be
- * the end of the run.  Fibers that yield or park switch to each other
- * directly and never pass through it.
+ * The fiber that calls run() becomes the hub.  The hub gets control when no
+ * fiber is ready (then it waits, with the GIL released) and when a fiber's end
+ * may be the end of the run.  Fibers that yield or park switch to each other
+ * directly, without the hub.
  *
- * One file, though a long one: a run's beginning, its loop and its end take the
- * same states in turn.
- */
+ * This long file is not split, because the beginning of a run, its loop and
+ * its end change the same state. */
 #include "python/cancel/cancel.h"
 #include "python/core/facade.h"
 #include "python/core/parts.h"
@@ -61,7 +60,8 @@ fail_with_raised(SchedulerObject *s)
     pf_scheduler_fail(s, pystate_take_exception());
 }
 
-/* The collector may run any code here. */
+/* Cancels every fiber of the run for this reason.  Making the objects may
+ * start the collector, which may run any code, so no switch is allowed. */
 void
 pf_run_cancel_because(SchedulerObject *s, const char *reason)
 {
@@ -72,8 +72,8 @@ pf_run_cancel_because(SchedulerObject *s, const char *reason)
     pf_thread_no_switch_end(s->thread);
 }
 
-/* Drop a reference in the hub.  Code that runs as objects die must not leave
- * it: nothing would bring it back. */
+/* Drops a reference in the hub.  Code that runs as objects die must not leave
+ * the hub, because nothing would switch back to it. */
 static void
 drop_in_hub(SchedulerObject *s, PyObject *object)
 {
@@ -84,9 +84,9 @@ drop_in_hub(SchedulerObject *s, PyObject *object)
 
 /* ------------------------------------------------------------------- the loop */
 
-/* Fibers of `s`, and raw ones waiting in it, that are still suspended; a new
- * reference or NULL.  A new fiber is in a message that has not been read: it
- * is for the next run, or for close(). */
+/* Finds a fiber of `s`, or a raw one that waits in it, that is ready, parked
+ * or suspended; a new reference, or NULL.  A new one is in a message that has
+ * not been read: it is for the next run, or for close(). */
 static FiberObject *
 find_leftover(SchedulerObject *s)
 {
@@ -100,8 +100,8 @@ find_leftover(SchedulerObject *s)
     return NULL;
 }
 
-/* One of what the rooms above have in the run has been ended.  False: there was
- * none. */
+/* Ends one task of the rooms above, grains for example, that is left in the
+ * run.  Returns false if there was none. */
 static bool
 abandon_another(SchedulerObject *s)
 {
@@ -113,8 +113,8 @@ abandon_another(SchedulerObject *s)
     return false;
 }
 
-/* Make no fiber ready any more.  (To remove them one by one from the queue's
- * middle would take quadratic time.) */
+/* Takes all fibers from the ready queue and marks them as parked.  (To remove
+ * each from the middle when it is unwound would take quadratic time.) */
 static void
 empty_queue(SchedulerObject *s)
 {
@@ -125,7 +125,8 @@ empty_queue(SchedulerObject *s)
     }
 }
 
-/* Unwind the remaining fibers with FiberExit; keeps the raised exception. */
+/* Unwinds the remaining fibers with FiberExit.  An exception that is set on
+ * entry stays set. */
 void
 pf_run_abandon(SchedulerObject *s)
 {
@@ -148,7 +149,7 @@ pf_run_abandon(SchedulerObject *s)
     pystate_restore_exception(pending);
 }
 
-/* A fiber that only waits for work. */
+/* Does the fiber only wait for work, as an idle runner of grains does? */
 static bool
 is_idle(FiberObject *f)
 {
@@ -162,7 +163,8 @@ is_idle(FiberObject *f)
     return false;
 }
 
-/* Those on their way here as well, which are the youngest. */
+/* Includes fibers that other threads have sent here and that this thread has
+ * not accepted yet, at the end, as the youngest. */
 PyObject *
 pf_run_fibers(SchedulerObject *s)
 {
@@ -183,7 +185,6 @@ pf_run_fibers(SchedulerObject *s)
     return list;
 }
 
-/* All waiting fibers, for a report; a new list. */
 PyObject *
 pf_run_waiting_ones(SchedulerObject *s)
 {
@@ -196,6 +197,8 @@ pf_run_waiting_ones(SchedulerObject *s)
     return list;
 }
 
+/* Ends the run with DeadlockError.  If its text cannot be made, the run ends
+ * with that failure, whose context is the DeadlockError. */
 static void
 deadlock(SchedulerObject *s)
 {
@@ -216,7 +219,7 @@ deadlock(SchedulerObject *s)
                         "every fiber waits and nothing can wake one");
     }
     PyObject *error = pystate_take_exception();
-    if (failure != NULL) { /* why the text could not be made */
+    if (failure != NULL) {
         pf_outcome_add_context(failure, error);
         Py_SETREF(error, failure);
     }
@@ -225,16 +228,16 @@ deadlock(SchedulerObject *s)
 }
 
 static void
-tell_of_stall(SchedulerObject *s)
+warn_of_stall(SchedulerObject *s)
 {
     pf_thread_no_switch_begin(s->thread, "while a stalled run is reported");
     PyObject *fibers = pf_run_waiting_ones(s);
-    PyObject *told = fibers == NULL
+    PyObject *done = fibers == NULL
                          ? NULL
                          : PyObject_CallOneArg(pf_facade.log_stall, fibers);
     Py_XDECREF(fibers);
-    if (told != NULL) {
-        Py_DECREF(told);
+    if (done != NULL) {
+        Py_DECREF(done);
     } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_WriteUnraisable((PyObject *)s);
     } else {
@@ -243,9 +246,10 @@ tell_of_stall(SchedulerObject *s)
     pf_thread_no_switch_end(s->thread);
 }
 
-/* Only another thread could wake a fiber.  A library's thread that never does
- * would hide a deadlock for good: so when nothing has happened for a while,
- * there is a warning, once in a run.  True: just now. */
+/* Called while only another thread could wake a fiber.  A library's thread
+ * that never does would hide a deadlock for good, so when nothing has happened
+ * for pf_run_stall_limit, this warns, once in a run.  Returns true if it has
+ * just warned. */
 static bool
 watch_stall(SchedulerObject *s)
 {
@@ -260,12 +264,12 @@ watch_stall(SchedulerObject *s)
         return false;
     }
     s->stall_told = true;
-    tell_of_stall(s);
+    warn_of_stall(s);
     return true;
 }
 
-/* How long the loop waits before it checks whether there is still another
- * thread, because a thread's end is not announced.  Nanoseconds. */
+/* Nanoseconds until the idle loop checks again whether another thread exists:
+ * a thread's end does not wake the loop. */
 #define LOOK_FOR_THREADS INT64_C(1000000000)
 
 static int64_t
@@ -275,8 +279,9 @@ look_interval(void)
     return limit > 0 && limit < LOOK_FOR_THREADS ? limit : LOOK_FOR_THREADS;
 }
 
-/* Python's signal handlers run here while the loop is idle; they must not
- * switch, because the hub is in the middle of its work. */
+/* Runs Python's signal handlers while the loop is idle.  Handlers must not
+ * switch, because the hub is in the middle of its work.  A failure ends the
+ * run. */
 static int
 run_signal_handlers(SchedulerObject *s)
 {
@@ -293,8 +298,8 @@ run_signal_handlers(SchedulerObject *s)
 
 /* ------------------------------------------ what another thread could wake */
 
-/* One of the run's own fibers, or a raw fiber whose end continues in one of
- * those.  The end of any other raw fiber leads out of the run. */
+/* Is `f` a fiber of the run, or a raw fiber whose end continues in one?  The
+ * end of any other raw fiber leads out of the run. */
 static bool
 belongs_to(SchedulerObject *s, FiberObject *f)
 {
@@ -304,7 +309,8 @@ belongs_to(SchedulerObject *s, FiberObject *f)
     return f != NULL && f->core.scheduler == &s->core;
 }
 
-/* Is it parked, and not for the end of others of this run? */
+/* Is `f` parked, and waits neither for another fiber of this run nor for a
+ * group?  Then another thread may wake it. */
 static bool
 awaits_thread(SchedulerObject *s, FiberObject *f)
 {
@@ -321,8 +327,9 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
                  : !PyObject_TypeCheck(what, pf_cancel_group_type);
 }
 
-/* The next raw fiber, from `f` on, that waits and was entered from this run:
- * the cancellation has to reach it here.  Borrowed, or NULL. */
+/* Finds the next raw fiber, from `f` on, that waits and was entered from this
+ * run.  Cancelling the run's fibers does not reach it, so cancel_raw does.
+ * Borrowed, or NULL. */
 static FiberObject *
 find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
 {
@@ -333,7 +340,8 @@ find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
     return f;
 }
 
-/* Is any fiber ready after that? */
+/* Cancels the raw fibers that wait in the run, which is ending.  Returns true
+ * if any fiber is ready afterwards. */
 static bool
 cancel_raw(SchedulerObject *s)
 {
@@ -341,7 +349,7 @@ cancel_raw(SchedulerObject *s)
         pf_thread_no_switch_begin(s->thread, "while a run is cancelled");
         PyObject *reason = pf_cancel_text("the run is over");
         PyObject *why = pf_cancel_why(reason, Py_None);
-        /* To create those may have run code, so check afresh. */
+        /* Creating these objects may have run code, so search again. */
         FiberObject *f = s->thread->live;
         while ((f = find_raw_to_cancel(s, f)) != NULL) {
             pf_cancel_now(f, why);
@@ -353,9 +361,9 @@ cancel_raw(SchedulerObject *s)
     return s->core.ready.head != NULL;
 }
 
-/* All fibers were cancelled and none is ready.  Those that still wait are
- * shielded and may wait for another thread.  Those that are suspended were
- * left by a direct switch: no thread can change that. */
+/* The run is ending: all fibers were cancelled and none is ready.  Fibers that
+ * still wait are shielded, and another thread may wake them.  Suspended fibers
+ * were left by a direct switch, which no other thread can undo. */
 static bool
 thread_could_end_it(SchedulerObject *s)
 {
@@ -372,9 +380,9 @@ thread_could_end_it(SchedulerObject *s)
     return false;
 }
 
-/* There is no other thread.  Without a GIL the last one may have done what this
- * run waits for, and have ended, since the caller looked: with a GIL nothing
- * comes in between. */
+/* No other thread is left.  Without a GIL the last one may have woken a fiber
+ * of this run, and have ended, since the caller looked at the inbox.  With a
+ * GIL nothing can happen in between. */
 static bool
 has_been_helped(SchedulerObject *s)
 {
@@ -395,11 +403,12 @@ pf_run_wait_for_help(SchedulerObject *s)
     if (s->ending && !thread_could_end_it(s)) {
         return -1;
     }
-    /* The receiver of a stall warning may act. */
+    /* The code that gets a stall warning may have woken a fiber. */
     return watch_stall(s) ? 0 : look_interval();
 }
 
-/* Rooms above may have waits that depend on what has run since. */
+/* Asks the rooms above whether waits of theirs are over now, because of what
+ * has run since.  Returns true if something is ready. */
 static bool
 ask_again(SchedulerObject *s)
 {
@@ -411,7 +420,7 @@ ask_again(SchedulerObject *s)
     return false;
 }
 
-/* Something is about to run. */
+/* Notifies the rooms above that something is about to run. */
 static inline void
 poke(SchedulerObject *s)
 {
@@ -422,8 +431,8 @@ poke(SchedulerObject *s)
     }
 }
 
-/* Nothing is ready.  Wait until `deadline`, or for a while if only another
- * thread could wake a fiber; false if a wait is pointless. */
+/* Waits while nothing is ready: until `deadline`, or for a while if only
+ * another thread could wake a fiber.  Returns false if nothing can wake one. */
 static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
@@ -462,9 +471,9 @@ idle(SchedulerObject *s, int64_t deadline)
     return true;
 }
 
-/* The hub runs again: because no other fiber is ready, because it was made
- * ready - or because a raw fiber whose parent is the hub has ended, whose
- * failure must not be lost. */
+/* The hub has been switched to: because no other fiber is ready, because it
+ * was made ready, or because a raw fiber whose parent is the hub has ended.
+ * The failure of such a fiber ends the run. */
 static void
 back_in_hub(SchedulerObject *s, FiberObject *hub)
 {
@@ -472,7 +481,7 @@ back_in_hub(SchedulerObject *s, FiberObject *hub)
     if (s->thread->transfer == NULL) {
         return;
     }
-    pf_queue_remove(&s->core.ready, &hub->core); /* perhaps ready as well */
+    pf_queue_remove(&s->core.ready, &hub->core); /* in case it is ready, too */
     PyObject *value = pf_switch_landed(s->thread);
     if (value == NULL) {
         fail_with_raised(s);
@@ -480,7 +489,7 @@ back_in_hub(SchedulerObject *s, FiberObject *hub)
     drop_in_hub(s, value);
 }
 
-/* Let the next ready fiber run; false if there is none. */
+/* Lets the next ready fiber run.  Returns false if none is ready. */
 static bool
 run_next(SchedulerObject *s, FiberObject *hub)
 {
@@ -497,9 +506,9 @@ run_next(SchedulerObject *s, FiberObject *hub)
 }
 
 /* In the child of a fork inside a run, the code that continues in the fiber is
- * often a program of its own (with multiprocessing it is), which may start a
- * run, too.  The inherited run is paused meanwhile, and the fiber counts not
- * as one of its own but as a raw one that runs a loop. */
+ * often a separate program (with multiprocessing it is), which may start a
+ * run, too.  The inherited run pauses meanwhile, and the fiber counts as a raw
+ * one that runs a loop, not as a fiber of the inherited run. */
 static void
 borrow_hub(SchedulerObject *s, FiberObject *hub)
 {
@@ -520,15 +529,16 @@ return_hub(SchedulerObject *s, FiberObject *hub)
     s->nested = false;
 }
 
-/* May another run begin inside the present one of this thread?  (Not on the
- * stack that grains share: there it would belong to one of them.) */
+/* Only in the child of a fork may a run begin inside of another one.  (A fiber
+ * that runs grains may not: the run would belong to one of them.) */
 bool
 pf_run_may_nest(PfThread *t)
 {
     return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
 
-/* Other threads read it: see pf_post_call_thread. */
+/* Other threads read t->scheduler (pf_post_call_thread), without a GIL under
+ * this lock. */
 static void
 set_scheduler(PfThread *t, SchedulerObject *s)
 {
@@ -622,17 +632,18 @@ must_stop(SchedulerObject *s, FiberObject *hub)
            s->interrupts > 1 || hub->dying;
 }
 
-/* Run until main and every non-daemon fiber are done; then, or when something
- * fails, cancel the rest and wait for them.  Fibers that still wait then were
- * left by a direct switch, where no cancellation reaches them: they are
- * abandoned. */
+/* Runs until main and every non-daemon fiber are done.  Then, or when
+ * something fails, cancels the rest and waits for them.  Fibers that do not
+ * end because of that were left by a direct switch, where no cancellation
+ * reaches them; the caller abandons them. */
 static void
 loop(SchedulerObject *s, FiberObject *hub)
 {
     while (!must_stop(s, hub)) {
         if (must_end(s)) {
-            pf_scheduler_poll(
-                &s->core); /* so that what has come is told why */
+            /* Accept fibers that have been posted, so that they are cancelled
+             * for this reason, too. */
+            pf_scheduler_poll(&s->core);
             s->ending = true;
             pf_run_cancel_because(s, s->foreground == 0
                                          ? "the run is over"
@@ -676,8 +687,8 @@ pf_run_may_run(SchedulerObject *s)
     return 0;
 }
 
-/* The run ends with `exc` although main failed by itself: that failure becomes
- * the context. */
+/* The run ends with `exc`.  If main has failed, too, its failure becomes the
+ * context of `exc` and is not reported. */
 static void
 remember_failure(FiberObject *main, PyObject *exc)
 {
@@ -688,8 +699,8 @@ remember_failure(FiberObject *main, PyObject *exc)
     pf_outcome_add_context(exc, main->value);
 }
 
-/* The result of run() when the loop is over.  To create it may run code, so
- * the fiber is no longer the hub. */
+/* Makes the result of run() when the loop is over.  This may run code, so the
+ * fiber is no longer the hub when it is called. */
 static PyObject *
 run_result(SchedulerObject *s, FiberObject *main)
 {
@@ -703,8 +714,9 @@ run_result(SchedulerObject *s, FiberObject *main)
     return pf_task_value(PF_TASK(main));
 }
 
-/* The module `signal` is Python code, which trace functions see.  The hub must
- * not wait there or be left: nothing would bring it back. */
+/* The module `signal` is Python code, so trace functions run in it.  The hub
+ * must neither wait nor be left there, because nothing would switch back to
+ * it. */
 static int
 begin_signals(SchedulerObject *s, PfSignals *saved)
 {
@@ -744,7 +756,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
             loop(s, hub);
             pf_run_abandon(s);
             s->untracks = false;
-            Py_CLEAR(s->main); /* the caller has it */
+            Py_CLEAR(s->main); /* the caller has a reference */
         }
         end_signals(s, &signals);
     }
@@ -756,7 +768,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
 
 /* ------------------------------------------------------------------- run_once */
 
-/* Run every fiber that is ready now, once.  The hub queues behind them. */
+/* Runs every fiber that is ready now, once: the hub queues behind them. */
 static void
 one_pass(SchedulerObject *s, FiberObject *hub)
 {
@@ -788,14 +800,14 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
         if (!idle(s, deadline)) {
             deadlock(s);
         }
-        /* Go on if idle() only checked for other threads; otherwise something
-         * woke it before that. */
+        /* Continue if idle() has waited for as long as it waits between two
+         * checks for other threads: then nothing has woken it. */
         wait = deadline == PF_NEVER &&
                pf_scheduler_now(&s->core) - began >= look_interval();
     }
 }
 
-/* run_once(): wait up to `timeout` for work, then run it. */
+/* run_once(): waits up to `timeout` for work, then runs it. */
 void
 pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
 {

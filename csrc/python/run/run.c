@@ -1,4 +1,6 @@
-/* The function run(): its own arguments, and a scheduler for one run. */
+/* The function run(): separates its options from the arguments of the main
+ * function, and makes a scheduler for this one run.  loop.c and team_run.c run
+ * it. */
 #include "python/run/run.h"
 
 #include "python/core/import.h"
@@ -12,17 +14,17 @@
 
 bool pf_run_debugs; /* constant after import */
 
-/* run()'s own arguments. */
+/* The options of run(); its other keywords go to the main function. */
 typedef struct RunOptions {
     PyObject *on_unhandled; /* a new reference, or NULL */
-    int64_t watchdog;       /* nanoseconds, 0: no limit of its own, or
-                         PF_WATCH_BLOCKING */
+    int64_t watchdog;       /* limit in nanoseconds; 0: the process's limit;
+                         or PF_WATCH_BLOCKING */
     bool debug;
     Py_ssize_t threads; /* schedulers that share the work */
 } RunOptions;
 
-/* Run on a scheduler that exists only for this run.  `main` and the options
- * are stolen. */
+/* Runs `main` on a scheduler that exists only for this run.  Steals `main` and
+ * the references in the options. */
 static PyObject *
 run_alone(FiberObject *main, RunOptions *options)
 {
@@ -67,7 +69,8 @@ is_own(PyObject *name)
            is_debug(name);
 }
 
-/* Its thread, and the one that reports, have to be there. */
+/* Starts the watchdog's two threads, unless they run, by the function `how` of
+ * pyfiber._watchdog.  0, or -1 with an exception. */
 static int
 start_watchdog(const char *how)
 {
@@ -110,7 +113,8 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
                : 0;
 }
 
-/* How many of the keywords are run()'s own; -1: one of them is wrong. */
+/* Reads the options.  Returns how many of the keywords are options, or -1 with
+ * an exception if the value of one is wrong. */
 static Py_ssize_t
 take_options(RunOptions *options, PyObject *const *values, PyObject *kwnames)
 {
@@ -127,7 +131,8 @@ take_options(RunOptions *options, PyObject *const *values, PyObject *kwnames)
     return own;
 }
 
-/* The fiber that the other arguments are for. */
+/* Makes the main fiber from the arguments that are no options (`own` of the
+ * keywords are).  NULL with an exception. */
 static FiberObject *
 main_without(Py_ssize_t own, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)

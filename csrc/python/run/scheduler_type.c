@@ -1,4 +1,5 @@
-/* The Scheduler type: its life, and what other threads may ask of it. */
+/* The Scheduler type: creation, end and methods, also those that other threads
+ * may call.  loop.c runs it; run.c makes one for each run(). */
 #include "python/core/arguments.h"
 #include "python/core/list.h"
 #include "python/core/parts.h"
@@ -47,7 +48,8 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     return 0;
 }
 
-/* On its thread, or while that is stopped. */
+/* Takes `s` out of its thread's list and adds its counters to the thread's.
+ * To be called on that thread, or while it is stopped. */
 static void
 unlist(SchedulerObject *s)
 {
@@ -66,8 +68,8 @@ unlist(SchedulerObject *s)
     s->thread = NULL;
 }
 
-/* It may die on another thread than its own, and that may end meanwhile: then
- * it has done this. */
+/* As unlist, on any thread, since the last reference may go anywhere.  Does
+ * nothing if the scheduler's thread has ended meanwhile, which has done it. */
 static void
 unlink_scheduler(SchedulerObject *s)
 {
@@ -119,7 +121,7 @@ pf_run_close_now(SchedulerObject *s)
     s->closed = true;
     pf_run_abandon(s);
     pf_scheduler_close(&s->core);
-    pf_run_abandon(s); /* calls that had not arrived */
+    pf_run_abandon(s); /* fibers that were in the last messages */
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -133,8 +135,9 @@ orphan(SchedulerObject *s)
     Py_DECREF(s);
 }
 
-/* One that is just dying on another thread, which has not stopped this one
- * yet, has no fibers: it is no longer this thread's, and that is all. */
+/* Closes the thread's schedulers.  A scheduler whose last reference has gone
+ * on another thread, which is about to stop this one, has no fibers: it only
+ * leaves the list. */
 static void
 thread_end(PfThread *t)
 {
@@ -148,7 +151,8 @@ thread_end(PfThread *t)
     }
 }
 
-/* Each scheduler of the only thread gets descriptors of its own. */
+/* The child has only this thread.  Each of its schedulers opens descriptors
+ * that are not shared with the parent. */
 static int
 after_fork(PfThread *t)
 {
@@ -174,7 +178,8 @@ const PfPart pf_runs_part = {
     .after_fork = after_fork,
 };
 
-/* A program that forgets a scheduler forgets its fibers. */
+/* ResourceWarning: a program that drops a scheduler with fibers in it has
+ * probably forgotten them. */
 static void
 warn_of_unfinished(SchedulerObject *s)
 {
@@ -206,6 +211,7 @@ close_forgotten(SchedulerObject *s)
     }
 }
 
+/* On the scheduler's thread, after another one has found it to be garbage. */
 static void
 forgotten_elsewhere(SchedulerObject *here, PyObject *op, PyObject *ignored)
 {
@@ -214,9 +220,10 @@ forgotten_elsewhere(SchedulerObject *here, PyObject *op, PyObject *ignored)
     close_forgotten((SchedulerObject *)op);
 }
 
-/* Dropped with fibers in it: they and the scheduler keep each other alive, and
- * the collector has found that nothing else does; perhaps that of another
- * thread, and only its own may end them. */
+/* The scheduler was dropped.  If it has fibers, they and the scheduler keep
+ * each other alive, and the collector has found that nothing else does.  The
+ * collector may run on any thread, but only the scheduler's own may end the
+ * fibers. */
 static void
 scheduler_finalize(PyObject *op)
 {
@@ -224,7 +231,7 @@ scheduler_finalize(PyObject *op)
     close_forgotten(s);
     if (is_forgotten(s) && pf_scheduler_unfinished(s) > 0 &&
         pf_post_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
-        PyErr_Clear(); /* no memory: its thread ends them, without a warning */
+        PyErr_Clear(); /* no memory: thread_end ends them, without a warning */
     }
 }
 
@@ -242,8 +249,9 @@ scheduler_clear(PyObject *op)
     return 0;
 }
 
-/* A subclass with __del__ has replaced the finalizer: then do its work here,
- * or the scheduler and its fibers would keep each other alive for ever. */
+/* Does the finalizer's work, too, because __del__ of a subclass replaces the
+ * finalizer.  Otherwise the scheduler and its fibers would keep each other
+ * alive for ever. */
 static int
 scheduler_collect(PyObject *op)
 {
@@ -260,7 +268,8 @@ scheduler_dealloc(PyObject *op)
         return;
     }
     PyObject_GC_UnTrack(op);
-    unlink_scheduler(s); /* what is dropped now may look at all there are */
+    /* Dropping objects below may run code that looks at all schedulers. */
+    unlink_scheduler(s);
     if (s->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
@@ -298,7 +307,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     if (pf_post_traverse(s, visit, arg) != 0) {
         return -1;
     }
-    /* It holds one reference to each of its fibers that is not over. */
+    /* The scheduler owns a reference to each of its fibers that is not done. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {
         if (f->scheduled && f->core.scheduler == &s->core) {
@@ -331,7 +340,8 @@ scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 /* ------------------------------------------------------------------- run_once */
 
-/* The failure that ends a turn: 0, or -1 with it. */
+/* Raises the failure that ends a turn of run_once(), if there is one: 0, or -1
+ * with an exception. */
 static int
 raise_fatal(SchedulerObject *s)
 {
@@ -430,8 +440,9 @@ stop_arrived(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
     (void)target;
     (void)argument;
-    /* This ends a run, also for fibers that no cancellation reaches, which
-     * were left by a direct switch.  Turns of another loop just continue. */
+    /* `ending` also ends a run whose fibers were left by a direct switch,
+     * where no cancellation reaches them.  Without a run, turns of another
+     * loop (run_once()) just continue. */
     s->ending = s->ending || s->main != NULL;
     pf_run_cancel_because(s, "the scheduler was stopped");
 }
@@ -623,30 +634,34 @@ Run every fiber that is ready now once; for embedding in another loop.\n\
 If none is ready, wait up to `timeout` seconds (None: without limit) for one.\n\
 True while there are non-daemon fibers left.");
 PyDoc_STRVAR(soon_doc, "call_soon_threadsafe($self, fn, /, *args)\n--\n\n\
-From any thread: run fn(*args) in a fiber of its own.\n\
+Run fn(*args) in a new fiber. May be called from any thread.\n\
 \n\
 A failure is logged. FiberError after close().");
 PyDoc_STRVAR(stop_doc, "stop($self, /)\n--\n\n\
-From any thread: cancel every fiber, which ends run(). Fibers that this run\n\
-starts afterwards begin cancelled.");
+Cancel every fiber, which ends run(). May be called from any thread.\n\
+\n\
+Fibers that this run starts afterwards begin cancelled.");
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
 PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
-A descriptor that is readable when the scheduler has been given work.\n\
+A descriptor that becomes readable when the scheduler is given work.\n\
 \n\
-Another event loop can wait for it, at most next_timeout() seconds, and call\n\
-run_once(). NotImplementedError on Windows.");
+Timers do not make it readable, so another event loop waits for it at most\n\
+next_timeout() seconds, and then calls run_once(). NotImplementedError on\n\
+Windows.");
 PyDoc_STRVAR(next_timeout_doc, "next_timeout($self, /)\n--\n\n\
-Seconds until run_once() has work to do; None if only another thread can give\n\
-it work.");
+Seconds until run_once() has work to do (a float, 0.0: now); None if only a\n\
+message from another thread or a descriptor can give it work.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
 Unwind the remaining fibers with FiberExit. Closing twice is fine.\n\
 \n\
 Failures that nobody has looked at are reported; with on_unhandled=\"raise\"\n\
 they are raised after everything is closed.");
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
-Counters as a dict: fibers, foreground, ready and timers now; switches,\n\
-wakeups, messages (from other threads), timeouts and waits so far.");
+Counters as a dict.\n\
+\n\
+Now: fibers, foreground (of these, not daemon), ready, timers. So far:\n\
+switches, wakeups, messages (from other threads), timeouts, waits.");
 PyDoc_STRVAR(fibers_doc, "fibers($self, /)\n--\n\n\
 The fibers that are not done, oldest first.");
 
@@ -658,21 +673,22 @@ static PyMethodDef scheduler_methods[] = {
      soon_doc},
     {"_start_soon", scheduler_start_soon, METH_O,
      "_start_soon($self, fiber, /)\n--\n\n"
-     "From any thread: start a fiber that has not been started."},
+     "Start a fiber that has not been started; from any thread."},
     {"_on_this_thread", scheduler_on_this_thread, METH_NOARGS,
      "_on_this_thread($self, /)\n--\n\n"
-     "Is it open, and the calling thread its own?"},
+     "Whether the scheduler is open and belongs to the calling thread."},
     {"stop", scheduler_stop, METH_NOARGS, stop_doc},
     PF_METHOD("spawn", scheduler_spawn, spawn_doc),
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
     {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
     {"_turn", scheduler_turn, METH_NOARGS,
      "_turn($self, /)\n--\n\n"
-     "As run_once(0); returns what next_timeout() would. If that is 0 the\n"
-     "caller comes again soon: the descriptor does not tell."},
+     "As run_once(0), but return what next_timeout() would. If that is 0 the\n"
+     "caller must call again soon: the descriptor does not become readable."},
     {"_stir", scheduler_stir, METH_NOARGS,
      "_stir($self, /)\n--\n\n"
-     "There will be a turn soon: until then the descriptor does not tell."},
+     "Announce that the caller will call _turn() soon: until then the\n"
+     "descriptor does not become readable."},
     {"close", scheduler_close, METH_NOARGS, close_doc},
     {"stats", scheduler_stats, METH_NOARGS, stats_doc},
     {"fibers", scheduler_fibers, METH_NOARGS, fibers_doc},
@@ -691,13 +707,13 @@ The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 `on_unhandled` says what happens to failures that nobody looks at, as for\n\
 run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
 `slots` is how many stacks its fibers share once there are more than four\n\
-times as many fibers: then one that waits gives its stack to one that runs,\n\
-and has it back when its turn comes, which saves memory. 0: each has a stack\n\
-of its own. None: the default, 256, or what PYFIBER_SLOTS says in the\n\
-environment. Fewer than 16 are meant for tests, and are shared by any fibers\n\
-beyond that number; ValueError: negative, or 1.\n\
-It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
-be called from any.");
+times as many fibers: then a waiting fiber gives its stack to one that runs,\n\
+and gets it back when its turn comes, which saves memory. 0: each fiber has a\n\
+separate stack. None: the default, 256, or what PYFIBER_SLOTS says in the\n\
+environment. Fewer than 16 are for tests, and are shared by any fibers beyond\n\
+that number. ValueError: negative, or 1.\n\
+A scheduler belongs to the thread that made it; call_soon_threadsafe() and\n\
+stop() may be called from any thread.");
 
 static PyType_Slot scheduler_slots[] = {
     {Py_tp_doc, (void *)scheduler_doc},
@@ -711,7 +727,7 @@ static PyType_Slot scheduler_slots[] = {
     {0, NULL},
 };
 
-/* NULL with an exception. */
+/* Returns a new reference, or NULL with an exception. */
 PyTypeObject *
 pf_run_add_scheduler_type(PyObject *module)
 {

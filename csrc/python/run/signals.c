@@ -1,6 +1,6 @@
-/* Ctrl-C, and waking the idle loop for any signal.
- *
- * On the main thread the loop watches a descriptor for signals: see wakeup.h.
+/* Signals during a run on the main thread: the first Ctrl-C cancels the run,
+ * and any signal wakes the idle loop, which watches a descriptor for that
+ * (wakeup.h).  On other threads nothing is set up.
  */
 #include "python/core/facade.h"
 #include "python/core/import.h"
@@ -13,7 +13,8 @@
 #include <errno.h>
 #include <signal.h>
 
-/* It has ended the wait; the loop runs the handlers. */
+/* The descriptor is ready, which has ended the wait.  The loop runs the
+ * handlers, so here it is only reset. */
 static void
 signal_came(pf_registration *r, pf_scheduler *s, unsigned events)
 {
@@ -23,7 +24,8 @@ signal_came(pf_registration *r, pf_scheduler *s, unsigned events)
     pf_wakeup_drain();
 }
 
-/* No fiber waits for it: a run is equally idle with it. */
+/* Watches the descriptor.  No fiber waits for it, so it does not count as an
+ * expected event when the loop looks for a deadlock. */
 static int
 watch(SchedulerObject *s, intptr_t descriptor)
 {
@@ -45,7 +47,8 @@ unwatch(SchedulerObject *s)
     }
 }
 
-/* The public function, which imports more. */
+/* The main thread's identifier by the public function, which has to import
+ * `threading`.  A new reference, or NULL with an exception. */
 static PyObject *
 ident_by_threading(void)
 {
@@ -64,8 +67,8 @@ done:
     return ident;
 }
 
-/* signal.set_wakeup_fd and signal.signal are refused on other threads; make
- * the cheapest call that shows this. */
+/* signal.set_wakeup_fd and signal.signal are allowed on the main thread only.
+ * The private function of `_thread` is the cheapest way to find out. */
 static bool
 on_main_thread(void)
 {
@@ -79,7 +82,7 @@ on_main_thread(void)
     }
     bool yes = ident != NULL && ident != Py_None &&
                PyLong_AsUnsignedLong(ident) == PyThread_get_thread_ident();
-    PyErr_Clear(); /* unknown: do not touch signals */
+    PyErr_Clear(); /* if it cannot be found out, leave signals alone */
     Py_XDECREF(ident);
     Py_XDECREF(thread);
     return yes;
@@ -95,7 +98,8 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
     return descriptor == PF_NO_DESCRIPTOR ? 0 : watch(s, descriptor);
 }
 
-/* Replace the default handler with ours; a handler of the program is kept. */
+/* Replaces the default handler of SIGINT with ours.  A handler that the
+ * program has set stays. */
 static int
 begin_sigint(PyObject *signals, PfSignals *saved)
 {
@@ -132,9 +136,10 @@ done:
     return rc;
 }
 
-/* If the run does not end soon, say so, and what a second Ctrl-C does.  -1: it
- * has come already.  The fiber that the signal interrupts must not park in
- * here: it is cancelled, so the first wait would raise Cancelled. */
+/* Starts a thread that prints a hint about a second Ctrl-C unless the run ends
+ * soon.  Returns 0; or -1 with KeyboardInterrupt if the second one has come
+ * meanwhile.  The fiber that the signal interrupts must not park in here: it
+ * is cancelled already, so its first wait would raise Cancelled. */
 static int
 watch_end(PfThread *t, SchedulerObject *s)
 {
@@ -201,7 +206,7 @@ end_sigint(PyObject *signals, PfSignals *saved)
     Py_XDECREF(now);
 }
 
-/* Keeps the exception that is set, if one is. */
+/* An exception that is set on entry stays set. */
 void
 pf_signals_end(SchedulerObject *s, PfSignals *saved)
 {
@@ -227,8 +232,9 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     pystate_restore_exception(pending);
 }
 
-/* Ctrl-C: the first cancels everything and run() raises KeyboardInterrupt
- * when that is done; the second does not wait. */
+/* Handles SIGINT.  The first Ctrl-C cancels every fiber, and run() raises
+ * KeyboardInterrupt when all of them have ended.  The second one raises it in
+ * the running code at once, and the loop does not wait for fibers. */
 PyObject *
 pf_signals_on_sigint(PyObject *module, PyObject *args)
 {

@@ -1,46 +1,51 @@
 /* A run on several threads: run(main, threads=N).
  *
- * Each member has a scheduler with a queue of its own, which no other thread
+ * Each member has a scheduler with a private queue, which no other thread
  * touches (Acar, Chargueraud, Rainey, "Scheduling parallel programs by work
- * stealing with private deques", 2013).  A member that runs out of fibers says
- * so (`hungry`); another one sees that where it polls anyway, and gives away
- * fibers that have not begun, the oldest first: an equal share to each that is
- * hungry, and keeps one for itself.  What is in a queue stays there: a fiber
- * that blocks its thread, instead of waiting, blocks those behind it as well.
- * So with as many fibers as members none gets two while another has none.
+ * stealing with private deques", 2013).  A member that runs out of fibers sets
+ * `hungry`.  Another member sees that where it polls anyway, and gives away
+ * fibers that have not begun, the oldest first: an equal share to each hungry
+ * member, and one share it keeps.  A fiber that is not given away stays in its
+ * queue, so one that blocks its thread, instead of waiting, blocks those behind
+ * it as well.  Equal shares also mean that with as many fibers as members no
+ * member gets two while another has none.
  *
- * What is given is represented by a proxy: the fiber F stays where it was
- * spawned, parked and `migrated`; G, made here and posted by call_soon's way, runs
- * its function.  G's end is posted back and ends F with the same outcome; a
+ * A fiber F that is given away is represented by a proxy G.  F stays on the
+ * thread where it was spawned, parked and `migrated`.  G is made there, too,
+ * posted to the receiver as by call_soon_threadsafe(), and runs the function of
+ * F.  The end of G is posted back and ends F with the same outcome; a
  * cancellation of F is posted to G.
  *
- * The first member, on the thread that called run(), decides the end: others
- * publish by atomics that they are `empty` (no non-daemon fibers) or `stuck`
- * (nothing ready, nothing expected), which they take back before they run
- * anything.  `gifts` and `wakes` tell that something happened between two
- * looks.
+ * The first member, on the thread that called run(), decides when the run ends.
+ * The others publish in atomics that they are `empty` (no non-daemon fibers) or
+ * `stuck` (nothing ready, nothing expected), and clear these before they run
+ * anything.  The counters `gifts` and `wakes` show that something happened
+ * between two looks at the members.
  *
- * How `hungry` changes, and why no word is lost:
- *   0 -> 1  by the member, when it idles and no gift is `coming` here
- *   1 -> 2  by a giver, which thereby is the only one
- *   2 -> 0  by that giver, when it has posted: until then the member cannot
- *           ask again, and afterwards what comes is counted in `coming`, or
- *           has arrived
- *   2 -> 1  by that giver, when it has nothing to give after all
- *   1 -> 0  by the member, when it wakes for another reason
- * - The member says 1 just after a giver has looked: that polls again within 61
- *   switches, or its queue is empty then, and it idles itself.
- * - The gift is posted while the member goes to sleep: the inbox has its own
- *   second look (pf_scheduler_wait).
- * - The gift is posted after the first has seen `empty`: F, which keeps its
- *   giver from being empty, ends only after the receiver has woken, and so has
- *   taken `empty` back; what was seen before is told by `gifts`.
- * - It could not be posted: F is still in its queue.
+ * How `hungry` changes:
+ *   SATED -> HUNGRY     by the member, when it idles and no fiber is `coming`
+ *   HUNGRY -> PROMISED  by a giver, which becomes the only one for this member
+ *   PROMISED -> SATED   by that giver, after it has posted.  Until then the
+ *                       member cannot become hungry again; afterwards the gift
+ *                       is counted in `coming`, or has arrived
+ *   PROMISED -> HUNGRY  by that giver, if it had nothing to give after all
+ *   HUNGRY -> SATED     by the member, when it wakes for another reason
  *
- * - A child for a group of another thread comes (cancel/group_remote.c): it is
- *   counted in `coming` until that thread has taken `empty` back.
+ * Why no wake-up is lost, whatever the order of events:
+ * - A member gets hungry just after a giver has looked: the giver polls again
+ *   within 61 switches; or its queue is empty by then, and it idles itself.
+ * - A gift is posted while the member goes to sleep: the loop checks the inbox
+ *   once more after it has said that it sleeps (pf_scheduler_wait).
+ * - A gift is posted after the first member has seen the receiver `empty`: F
+ *   keeps its giver from being empty, and ends only after the receiver has
+ *   woken and so has cleared `empty`.  If the first member sees the giver empty
+ *   after that, `gifts` has changed since it looked at the receiver.
+ * - A gift cannot be posted: F is still in the giver's queue.
+ * - A child for a group of another thread is posted (cancel/group_remote.c): it
+ *   counts in `coming` until that thread has cleared `empty`.
  *
- * The others are started when there is something to give for the first time.
+ * The other threads are started when the first member has something to give
+ * away for the first time.
  */
 #include "python/fiber/fiber_type.h"
 #include "python/run/members.h"
@@ -60,7 +65,9 @@
 #include "python/task/task.h"
 #include "python/wait/wait.h"
 
-#define SECOND_LOOK INT64_C(5000000) /* ns between two looks at who is stuck */
+/* Nanoseconds until the first member looks at the others again: after it has
+ * found all of them stuck, and in other cases. */
+#define SECOND_LOOK INT64_C(5000000)
 #define LOOK INT64_C(1000000000)
 
 /* ------------------------------------------------------------------- hunger */
@@ -72,7 +79,8 @@ pf_team_get_hungry(PfMember *m)
     pf_store(&m->hungry, HUNGRY);
 }
 
-/* False: it was not, or somebody else was faster. */
+/* Replaces HUNGRY by `now`.  Returns false if the member was not hungry, or
+ * another thread was faster. */
 static bool
 no_longer_hungry(PfMember *m, uint8_t now)
 {
@@ -88,7 +96,8 @@ no_longer_hungry(PfMember *m, uint8_t now)
 
 /* ------------------------------------------------------------------- giving */
 
-/* It is away no more, and about to end. */
+/* `f` is about to end, so its proxy represents it no longer: it leaves the
+ * ready queue, if a cancellation has put it there, and drops the proxy. */
 void
 pf_team_come_back(SchedulerObject *s, FiberObject *f)
 {
@@ -100,13 +109,13 @@ pf_team_come_back(SchedulerObject *s, FiberObject *f)
     Py_CLEAR(f->rare->other);
 }
 
-/* The double has ended: so does the one, on its own thread. */
+/* The proxy has ended: end the fiber with the same outcome, on its thread. */
 static void
-proxy_done(SchedulerObject *s, PyObject *one, PyObject *twin)
+proxy_done(SchedulerObject *s, PyObject *fiber, PyObject *proxy)
 {
-    FiberObject *f = (FiberObject *)one, *g = (FiberObject *)twin;
+    FiberObject *f = (FiberObject *)fiber, *g = (FiberObject *)proxy;
     if (!pf_migrate_is_away(f)) {
-        return; /* it was abandoned */
+        return; /* the run has abandoned the fiber meanwhile */
     }
     pf_team_come_back(s, f);
     PyObject *value = Py_NewRef(g->value == NULL ? Py_None : g->value);
@@ -117,22 +126,23 @@ proxy_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     pf_switch_end(s->thread, f, value);
 }
 
-/* Done-callback of the proxy, on its thread. */
+/* Done-callback of the proxy, on its thread: posts the end to the fiber. */
 static PyObject *
-tell_one(PyObject *one, PyObject *twin)
+post_end(PyObject *fiber, PyObject *proxy)
 {
-    FiberObject *f = (FiberObject *)one;
-    ((FiberObject *)twin)->looked_at = true;
-    if (pf_post_call(SCHEDULER_OF(f->core.scheduler), proxy_done, one, twin) <
-        0) {
+    FiberObject *f = (FiberObject *)fiber;
+    ((FiberObject *)proxy)->looked_at = true;
+    if (pf_post_call(SCHEDULER_OF(f->core.scheduler), proxy_done, fiber,
+                     proxy) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-static PyMethodDef tell_method = {"tell_one", tell_one, METH_O, NULL};
+static PyMethodDef post_end_method = {"post_end", post_end, METH_O, NULL};
 
-/* A context that others have as well may be used by one thread at a time. */
+/* Only one thread at a time may use a context.  So without a GIL a fiber whose
+ * context is shared has to stay. */
 static bool
 has_own_context(const FiberObject *f)
 {
@@ -140,7 +150,8 @@ has_own_context(const FiberObject *f)
            Py_REFCNT(f->context) == 1;
 }
 
-/* May it run elsewhere?  It has not begun, and is no special one. */
+/* May another member run it?  Only a fiber that has not begun and about which
+ * nothing is special. */
 static bool
 may_be_given(const FiberObject *f)
 {
@@ -150,25 +161,26 @@ may_be_given(const FiberObject *f)
            f->stack_size == 0 && f->rare == NULL && f->scheduled;
 }
 
-/* A double that will run the function of `f`, which keeps it: NULL with an
- * exception. */
+/* Makes the proxy of `f`: a new fiber that will run the same function.  `f`
+ * stays as it is, so that it can run here if the proxy cannot be posted.  A
+ * new reference, or NULL with an exception. */
 static FiberObject *
 make_proxy(FiberObject *f)
 {
     FiberObject *g = pf_fiber_alloc(f->thread);
     PyObject *name = pf_name_of(f), *target = Py_XNewRef(f->target);
-    PyObject *tell = PyCFunction_New(&tell_method, (PyObject *)f);
+    PyObject *on_end = PyCFunction_New(&post_end_method, (PyObject *)f);
     if (target == NULL) {
         target = PyObject_GetAttr((PyObject *)f, pf.s_run);
     }
-    if (g == NULL || name == NULL || target == NULL || tell == NULL ||
-        pf_task_add_callback(PF_TASK(g), tell) < 0 ||
+    if (g == NULL || name == NULL || target == NULL || on_end == NULL ||
+        pf_task_add_callback(PF_TASK(g), on_end) < 0 ||
         pf_fiber_rare_of(f) == NULL) {
         Py_XDECREF(target);
         Py_XDECREF(name);
         Py_CLEAR(g);
     } else {
-        pf_fiber_show_args(f); /* both have them */
+        pf_fiber_show_args(f); /* both fibers refer to the tuple now */
         g->target = target;
         g->name = name;
         g->args = Py_XNewRef(f->args);
@@ -176,11 +188,12 @@ make_proxy(FiberObject *f)
         g->context = Py_XNewRef(f->context);
         g->migrated = true;
     }
-    Py_XDECREF(tell);
+    Py_XDECREF(on_end);
     return g;
 }
 
-/* It has been posted: the one is away. */
+/* The proxy has been posted: `f` parks, `migrated`, and gives up what the
+ * proxy runs. */
 static void
 mark_away(FiberObject *f, FiberObject *g)
 {
@@ -202,19 +215,22 @@ mark_away(FiberObject *f, FiberObject *g)
     Py_XDECREF(target);
 }
 
-/* The post of `g` to the member, whom nobody else gives anything meanwhile. */
+/* Posts `g` to the member, which is PROMISED to this thread.  Returns false,
+ * without an exception, if that fails. */
 static bool
 post_to_hungry(PfMember *m, FiberObject *g)
 {
     pf_fetch_add(&m->scheduler->team->gifts, 1);
     int rc = pf_run_start_soon(m->scheduler, g);
     if (rc < 0) {
-        PyErr_Clear(); /* it is over there */
+        PyErr_Clear(); /* the member's scheduler is closed, or no memory */
     }
     return rc == 0;
 }
 
-/* A function that is given again and again is run here and there at once. */
+/* A function that is given twice in a row probably runs on several threads at
+ * once: then references to it are no longer counted, where the interpreter
+ * allows that (pystate_share_function). */
 static void
 share_function(SchedulerObject *s, FiberObject *g)
 {
@@ -225,12 +241,14 @@ share_function(SchedulerObject *s, FiberObject *g)
     }
 }
 
+/* Gives `f` to the member.  Returns false, without an exception, if it stays
+ * here. */
 static bool
 give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
     FiberObject *g = make_proxy(f);
     share_function(s, g);
-    /* To make it may have run code. */
+    /* Making the proxy may have run code that has begun `f`. */
     if (g == NULL || !pf_task_is_fresh(&f->core) || !post_to_hungry(m, g)) {
         PyErr_Clear();
         Py_XDECREF(g);
@@ -242,12 +260,13 @@ give(SchedulerObject *s, FiberObject *f, PfMember *m)
     return true;
 }
 
-/* Fibers of the queue that are looked at: those that have begun could be many,
- * and stay. */
+/* How many fibers of the queue are looked at.  The limit keeps this short if
+ * many have begun, which are never given away. */
 #define LOOK_AT 64
 
-/* The oldest that may be given, but not the one that begins next, as a new
- * reference, or NULL; and how many there are (`count` may be NULL). */
+/* Returns the oldest fiber that may be given away, except the next one if that
+ * was put in front of the queue; a new reference, or NULL.  Adds to *count,
+ * unless it is NULL, how many such fibers there are. */
 static FiberObject *
 choose(SchedulerObject *s, size_t *count)
 {
@@ -275,7 +294,7 @@ choose(SchedulerObject *s, size_t *count)
     return oldest;
 }
 
-/* Another member that is hungry, to whom a gift is promised now, or NULL. */
+/* Finds another member that is hungry, and promises it a gift; or NULL. */
 static PfMember *
 take_hungry(SchedulerObject *s)
 {
@@ -289,7 +308,7 @@ take_hungry(SchedulerObject *s)
     return NULL;
 }
 
-/* Up to so many fibers; false: there were fewer. */
+/* Gives up to `most` fibers to the member; false if there were fewer. */
 static bool
 give_share(SchedulerObject *s, PfMember *m, size_t most)
 {
@@ -304,13 +323,16 @@ give_share(SchedulerObject *s, PfMember *m, size_t most)
     if (given > 0) {
         pf_store(&m->hungry, SATED);
     } else {
-        pf_team_get_hungry(
-            m); /* as it was; who has woken meanwhile gets a gift early */
+        /* Undo the promise.  If the member has woken meanwhile, it may get a
+         * gift although it has work. */
+        pf_team_get_hungry(m);
     }
     return more;
 }
 
-/* One is kept, unless others that are ready keep this thread busy. */
+/* How many of `fresh` fibers each hungry member gets.  This member keeps a
+ * share, too; a single fresh fiber it gives away if other ready fibers keep it
+ * busy. */
 static size_t
 share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
 {
@@ -318,15 +340,15 @@ share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
     return share == 0 && fresh > 0 && s->core.ready.count > 1 ? 1 : share;
 }
 
-/* Would somebody take work?  Before the others are there (only the first asks
- * then), they would. */
+/* Would another member take work?  Also true before the other threads have
+ * been started; then only the first member asks. */
 static bool
 wanted(const PfTeam *c)
 {
     return pf_load_relaxed(&c->hungry) != 0 || !c->begun;
 }
 
-/* The scheduler polls: see pf_probe_fn. */
+/* The scheduler's `probe` (pf_probe_fn): gives fibers away when it polls. */
 static void
 share(pf_scheduler *core, void *data)
 {
@@ -354,6 +376,8 @@ share(pf_scheduler *core, void *data)
     pf_thread_no_switch_end(s->thread);
 }
 
+/* PfMigrateOps.spawned: has the loop poll, and so share, at the next switch if
+ * another member wants work. */
 static void
 spawned(SchedulerObject *s)
 {
@@ -365,12 +389,14 @@ spawned(SchedulerObject *s)
 /* ------------------------------------------------------------- cancellation */
 
 static void
-cancel_proxy(SchedulerObject *s, PyObject *twin, PyObject *why)
+cancel_proxy(SchedulerObject *s, PyObject *proxy, PyObject *why)
 {
     (void)s;
-    pf_cancel_now((FiberObject *)twin, why);
+    pf_cancel_now((FiberObject *)proxy, why);
 }
 
+/* PfMigrateOps.woken: a fiber that is away was cancelled.  Park it again, and
+ * cancel the proxy for the same reason. */
 static void
 woken(FiberObject *f)
 {
@@ -397,8 +423,9 @@ together(SchedulerObject *a, SchedulerObject *b)
 
 static const PfMigrateOps ops = {woken, together, spawned, pf_team_awake};
 
-/* --------------------------------------------------------- the members' state */
+/* -------------------------------------------------------- the members' state */
 
+/* On the first member's thread: its loop looks at the members again. */
 static void
 look_again(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
@@ -413,7 +440,7 @@ expects(SchedulerObject *s)
     return pf_scheduler_expects(&s->core) || pf_load(&s->coming) != 0;
 }
 
-/* Everybody but the first, whose own state it knows. */
+/* Are all members but the first, which is the caller, stuck? */
 static bool
 all_stuck(PfTeam *c)
 {
@@ -427,6 +454,8 @@ all_stuck(PfTeam *c)
     return true;
 }
 
+/* pf_team_idle for the first member.  All members are stuck only if two looks
+ * find them so and no member has woken in between (`wakes`). */
 static int64_t
 first_is_idle(SchedulerObject *s)
 {
@@ -454,7 +483,7 @@ int64_t
 pf_team_idle(SchedulerObject *s)
 {
     PfMember *m = s->member;
-    /* Not while a gift is on its way here. */
+    /* While a fiber is coming, this member will have work. */
     if (!s->ending && pf_load(&m->hungry) == SATED &&
         pf_load(&s->coming) == 0) {
         pf_team_get_hungry(m);
@@ -462,15 +491,18 @@ pf_team_idle(SchedulerObject *s)
     if (pf_team_is_first(s)) {
         return first_is_idle(s);
     }
-    pf_store(&m->empty, pf_scheduler_foreground(s) <= 1); /* the keeper */
+    /* The main fiber of this member, which only keeps its run going, does not
+     * count. */
+    pf_store(&m->empty, pf_scheduler_foreground(s) <= 1);
     pf_store(&m->stuck, !expects(s));
-    /* The first has just heard it. */
+    /* If nothing has run since it answered the first member, which knows this
+     * then, it does not wake that again. */
     bool known = m->said_stuck == s->core.switches + 1;
     m->said_stuck = 0;
     if (!known && (pf_load(&m->empty) || pf_load(&m->stuck))) {
         (void)pf_post_call(s->team->members[0].scheduler, look_again, NULL,
                            NULL);
-        PyErr_Clear(); /* no memory: it looks by itself, later */
+        PyErr_Clear(); /* no memory: the first member looks by itself, later */
     }
     return PF_NEVER;
 }
@@ -508,7 +540,8 @@ pf_team_left(SchedulerObject *s)
     }
 }
 
-/* A gift between two members that both were seen empty has changed `gifts`. */
+/* Looks at one member after the other.  If a fiber was given meanwhile from
+ * one not yet looked at to one already seen empty, `gifts` has changed. */
 bool
 pf_team_works(SchedulerObject *s)
 {

@@ -1,5 +1,5 @@
-/* A run on several threads: how it begins, ends, reports and is forked.  What
- * the members give each other is in team.c. */
+/* A run on several threads: how it begins, ends, reports a deadlock and
+ * survives a fork.  team.c moves fibers between the members. */
 #include "python/run/members.h"
 
 #include "python/core/facade.h"
@@ -15,8 +15,9 @@
 
 /* ------------------------------------------------------------------- reports */
 
-/* Without the fiber that only keeps the member's run going.  `list` may be
- * NULL. */
+/* Removes from `list`, which may be NULL, the main fiber of `s`: in members
+ * other than the first it only keeps the run going.  Returns the list; NULL
+ * with an exception. */
 static PyObject *
 without_keeper(SchedulerObject *s, PyObject *list)
 {
@@ -48,10 +49,11 @@ pf_team_fibers(SchedulerObject *s, PyObject *list)
     return list;
 }
 
-/* --- without a GIL: each member reports itself, by a SimpleQueue --- */
+/* --- without a GIL: each member reports itself, through a SimpleQueue --- */
 
-/* It runs nothing and expects nothing: the text of a report, empty if there is no
- * fiber; else None. */
+/* Returns None unless this member is stuck: it runs nothing and expects
+ * nothing.  If it is, returns the text of a report, empty if it has no
+ * fibers.  NULL with an exception. */
 static PyObject *
 own_report(SchedulerObject *s)
 {
@@ -70,8 +72,9 @@ own_report(SchedulerObject *s)
     return text;
 }
 
+/* On each member's thread: puts its report into the queue. */
 static void
-asked(SchedulerObject *s, PyObject *queue, PyObject *ignored)
+answer(SchedulerObject *s, PyObject *queue, PyObject *ignored)
 {
     (void)ignored;
     PyObject *text = own_report(s);
@@ -85,14 +88,15 @@ asked(SchedulerObject *s, PyObject *queue, PyObject *ignored)
     Py_XDECREF(text);
 }
 
-/* A list with a text of each, in any order; NULL, without an exception: one is
- * not stuck, or does not answer. */
+/* Asks all members but the first.  Returns a list of their texts, in any
+ * order.  NULL, perhaps with an exception: a member is not stuck, or does not
+ * answer within a second. */
 static PyObject *
 ask_all(PfTeam *c, PyObject *queue)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 1; i < count; i++) {
-        if (pf_post_call(c->members[i].scheduler, asked, queue, NULL) <= 0) {
+        if (pf_post_call(c->members[i].scheduler, answer, queue, NULL) <= 0) {
             return NULL;
         }
     }
@@ -125,7 +129,6 @@ pf_team_confirm(SchedulerObject *s)
     return c->reports != NULL;
 }
 
-/* `text` (stolen, or NULL) with those of the others. */
 PyObject *
 pf_team_add_reports(SchedulerObject *s, PyObject *text)
 {
@@ -144,25 +147,28 @@ pf_team_add_reports(SchedulerObject *s, PyObject *text)
 
 /* --------------------------------------------------------------------- fork */
 
-/* The thread that ran its double is not in this process. */
+/* In the child of a fork: ends a fiber whose proxy ran on another thread,
+ * which the child does not have. */
 static void
-lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
+proxy_lost(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
 {
-    FiberObject *f = (FiberObject *)one;
+    FiberObject *f = (FiberObject *)fiber;
     (void)ignored;
     if (!pf_migrate_is_away(f)) {
         return;
     }
     pf_team_come_back(s, f);
-    f->looked_at = true; /* no report: who waits for it gets the error */
+    f->looked_at = true; /* do not report it: its waiters get the error */
     PyErr_SetString(pf.fiber_error,
                     "the fiber ran on another thread, which the child of a "
                     "fork has not");
     pf_switch_end(s->thread, f, NULL);
 }
 
-/* Who posts to them must not wake the parent's, by the descriptors that the
- * processes share.  They are never freed. */
+/* In the child of a fork: makes `s` the only member.  The inboxes of the
+ * others are closed, because a post to one would wake the parent's thread
+ * through a descriptor that both processes share.  The schedulers are never
+ * freed. */
 static void
 forget_others(SchedulerObject *s, PfTeam *c)
 {
@@ -182,7 +188,9 @@ forget_others(SchedulerObject *s, PfTeam *c)
     c->found_stuck = false;
 }
 
-/* In the child only this member is left, and decides when the run ends. */
+/* In the child only this member is left, and it decides when the run ends.  If
+ * it was not the first, its main fiber only keeps the run going: wake it, so
+ * that it ends. */
 int
 pf_team_after_fork(SchedulerObject *s)
 {
@@ -193,7 +201,7 @@ pf_team_after_fork(SchedulerObject *s)
     forget_others(s, s->team);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && pf_migrate_is_away(f) &&
-            pf_post_call(s, lost, (PyObject *)f, NULL) < 0) {
+            pf_post_call(s, proxy_lost, (PyObject *)f, NULL) < 0) {
             return -1;
         }
     }
@@ -235,7 +243,6 @@ pf_team_threads(PyObject *value, Py_ssize_t *threads)
     return 0;
 }
 
-/* _join_team(first, own): own becomes a member; False: it is over. */
 static PyObject *
 mod_join(PyObject *module, PyObject *args)
 {
@@ -252,7 +259,8 @@ mod_join(PyObject *module, PyObject *args)
     pf_store(&own->watch_limit, pf_load(&first->watch_limit));
     pf_team_join(own, c);
     own->slots = first->slots;
-    pf_team_get_hungry(own->member); /* gifts wait in its inbox */
+    /* Gifts that come before its loop runs wait in its inbox. */
+    pf_team_get_hungry(own->member);
     Py_RETURN_TRUE;
 }
 
@@ -278,7 +286,7 @@ forget_parts(PfTeam *c)
     Py_CLEAR(c->reports);
 }
 
-/* functools.partial(begin, s, threads, how); NULL with an exception. */
+/* Makes functools.partial(begin, s, threads, how); NULL with an exception. */
 static PyObject *
 prepare_begin(SchedulerObject *s, Py_ssize_t threads)
 {
@@ -291,7 +299,7 @@ prepare_begin(SchedulerObject *s, Py_ssize_t threads)
     return begin;
 }
 
-/* In the first member's loop; a failure ends the run. */
+/* Called in the first member's loop.  A failure ends the run. */
 void
 pf_team_begin(SchedulerObject *s)
 {
@@ -314,7 +322,8 @@ pf_team_begin(SchedulerObject *s)
     Py_DECREF(failure);
 }
 
-/* Wait until the others have ended: 0, or -1 with the failure of one. */
+/* Stops the other members and, if `wait`, waits until their threads have
+ * ended.  0, or -1 with the failure of one. */
 static int
 wait_for_others(SchedulerObject *s, PfTeam *c, bool wait)
 {
@@ -326,7 +335,8 @@ wait_for_others(SchedulerObject *s, PfTeam *c, bool wait)
     return ended == NULL ? -1 : 0;
 }
 
-/* After the second Ctrl-C nobody waits for the members; what they use stays. */
+/* After a second Ctrl-C the run does not wait for the other threads, so the
+ * team, which they may still use, is not freed. */
 static PyObject *
 end_run(SchedulerObject *s, PfTeam *c, PyObject *result)
 {
@@ -368,7 +378,8 @@ pf_team_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
 static PyMethodDef functions[] = {
     {"_join_team", mod_join, METH_VARARGS,
      "_join_team(first, own, /)\n--\n\n"
-     "A scheduler takes part in the run of another; False if that is over."},
+     "Make the scheduler `own` a member of the run of `first`.\n\n"
+     "Return False if that run is over."},
     {NULL, NULL, 0, NULL},
 };
 

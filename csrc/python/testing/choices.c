@@ -1,11 +1,11 @@
-/* The explorer: makes every choice of a run under test, records it, and can
- * repeat it.
+/* Makes every choice of a run under test, records it, and can repeat it.
+ * explorer.c configures this, pct.c stores the fibers' priorities.
  *
  * A run has choice points: places where more than one thing could come next.
  * The strategy answers each with a number from 0 to count - 1, where 0 is
- * always what happens outside of a test.  The list of answers is the schedule;
- * as the script of another run it makes that run the same, step by step, if
- * the program depends on nothing else.
+ * always what happens outside of a test.  The list of answers is the schedule.
+ * Another run with this list as its script is the same, step by step, if the
+ * program depends on nothing else.
  */
 #include "python/testing/testing.h"
 
@@ -18,6 +18,7 @@
 #include "python/task/scheduler.h"
 #include "python/testing/explorer.h"
 
+/* Adds a fact to the fingerprint of the run. */
 static void
 note(ExplorerObject *x, uint64_t fact)
 {
@@ -55,7 +56,9 @@ diverge(ExplorerObject *x, size_t at, Choice wanted, Choice found)
     }
 }
 
-/* What the script says at this point, if it says anything that fits. */
+/* Returns the script's answer at this choice point; past its end the
+ * strategy's, found.taken.  If the answer does not fit, the run has diverged,
+ * and an answer that is not possible becomes 0. */
 static uint32_t
 scripted(ExplorerObject *x, Choice found)
 {
@@ -75,7 +78,8 @@ scripted(ExplorerObject *x, Choice found)
 static int call_trace(ExplorerObject *x, int what, PyObject *task,
                       uint32_t number, uint32_t count, uint32_t taken);
 
-/* Every choice comes here.  `taken` is the strategy's. */
+/* Makes and records one choice; every choice comes here.  `taken` is what the
+ * strategy proposes. */
 static uint32_t
 decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
@@ -97,7 +101,7 @@ propose(ExplorerObject *x, uint32_t count)
     switch (x->strategy) {
     case STRATEGY_RANDOM:
         return pf_testing_random_below(&x->random, count);
-    case STRATEGY_PCT: /* rarely anything but the usual */
+    case STRATEGY_PCT: /* mostly what happens outside of a test */
         return pf_testing_random_below(&x->random, 4) == 0
                    ? pf_testing_random_below(&x->random, count)
                    : 0;
@@ -119,7 +123,8 @@ choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 
 /* ---------------------------------------------------------- calls to Python */
 
-/* The running fiber is being left: no code that runs here may wait. */
+/* Calls the trace callback.  The running fiber is being left, so no code that
+ * runs here may wait.  A failure ends the run: -1. */
 static int
 call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
            uint32_t count, uint32_t taken)
@@ -139,7 +144,7 @@ call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
     return 0;
 }
 
-/* Too many steps: the run ends at once.  Its fibers are not cancelled first,
+/* Too many steps: ends the run at once, without cancelling its fibers first,
  * because a fiber in an endless loop might ignore that for ever. */
 static void
 limit_passed(ExplorerObject *x)
@@ -154,7 +159,8 @@ limit_passed(ExplorerObject *x)
     pf_scheduler_wake_hub(s);
 }
 
-/* A helper of pyfiber's own is cancelled with what it helps, never alone. */
+/* Does the fiber run only pyfiber's own code?  Such a helper is cancelled
+ * together with what it helps, so no cancellation of it alone is injected. */
 static bool
 is_own(ExplorerObject *x, FiberObject *fiber)
 {
@@ -172,6 +178,8 @@ is_own(ExplorerObject *x, FiberObject *fiber)
     return yes;
 }
 
+/* A place for an injected cancellation: cancels the fiber if it is the event
+ * that the test has asked for. */
 static void
 inject(ExplorerObject *x, PfTaskObject *task, bool waiting)
 {
@@ -200,13 +208,13 @@ explorer_failed(SchedulerObject *s, PyObject *op)
         return false;
     }
     if (PyList_Append(list, op) < 0) {
-        PyErr_Clear(); /* no memory: it is reported as usual */
+        PyErr_Clear(); /* no memory: the failure is reported as usual */
         return false;
     }
     return true;
 }
 
-/* -------------------------------------------------------------- who is next */
+/* ------------------------------------------------------- which fiber is next */
 
 static bool
 hub_waits_in(const pf_scheduler *core)
@@ -228,8 +236,8 @@ known(ExplorerObject *x, pf_task *core)
     return k;
 }
 
-/* Numbers are given at the first turn, and so do not depend on the fibers that
- * a strategy has looked at. */
+/* Returns the fiber's number, from 0.  A fiber gets its number at its first
+ * turn, so that it does not depend on which fibers a strategy has looked at. */
 static uint32_t
 number_of(ExplorerObject *x, pf_task *core)
 {
@@ -243,13 +251,15 @@ number_of(ExplorerObject *x, pf_task *core)
     return k->number - 1;
 }
 
-/* The ready fiber of the highest priority, its place in *place. */
+/* Finds the ready fiber of the highest priority, and its place in the queue,
+ * the hub not counted.  NULL: no memory. */
 static PfKnown *
 foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
 {
     PfKnown *best = NULL;
     uint32_t best_number = 0, i = 0;
-    /* An addition may move the table, so add them all before comparing. */
+    /* An addition may move the table, so add all entries before keeping
+     * pointers to any. */
     for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
         known(x, f);
     }
@@ -268,6 +278,8 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
     return best;
 }
 
+/* PCT: is this step a change point, or does the fiber spin?  Then it gets the
+ * lowest priority. */
 static bool
 must_give_way(ExplorerObject *x, const pf_task *task)
 {
@@ -310,14 +322,14 @@ choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
     }
     uint32_t place = 0;
     if (x->strategy == STRATEGY_PCT) {
-        place = pct_place(x, core); /* counts the steps of a lone fiber, too */
+        place = pct_place(x, core); /* also to count a lone fiber's steps */
     } else if (x->strategy == STRATEGY_RANDOM && count > 1) {
         place = pf_testing_random_below(&x->random, count);
     }
     return count < 2 ? 0 : decide(x, count, PF_CHOOSE_READY, place);
 }
 
-/* Remove the fiber at `place`, the hub not counted. */
+/* Removes the fiber at `place` of the ready queue, the hub not counted. */
 static pf_task *
 take(pf_scheduler *core, uint32_t place)
 {
@@ -331,8 +343,8 @@ take(pf_scheduler *core, uint32_t place)
     return f;
 }
 
-/* The hub ends runs; it runs when it is first in the queue, as always, and is
- * not a possible choice otherwise. */
+/* The hub runs when it is first in the queue, as outside of a test.  Otherwise
+ * it is not among the possibilities. */
 pf_task *
 pf_explorer_pick(pf_scheduler *core, void *data)
 {
@@ -346,8 +358,9 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
-    if (pf_task_is_fresh(
-            chosen)) { /* it has left the queue: no wait may move it */
+    if (pf_task_is_fresh(chosen)) {
+        /* Code below may try to wait for it, which must not move it in the
+         * queue that it has left. */
         chosen->wake = PF_WAKE_NONE;
     }
     x->passed = 0;
@@ -364,7 +377,7 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     return chosen;
 }
 
-/* Setting until_poll to 1 makes the engine call this at every switch: the
+/* The engine calls this at every switch, because it sets until_poll to 1; the
  * current fiber is about to be left. */
 void
 pf_explorer_probe(pf_scheduler *core, void *data)
@@ -386,23 +399,24 @@ pf_explorer_probe(pf_scheduler *core, void *data)
 
 /* ------------------------------------------------------------------- timers */
 
-/* The timers due at the same instant that were not passed over since a fiber
- * ran: their number (while *found stays NULL), or the `place`-th in order. */
+/* The timers that are due at the same instant and were not passed over since a
+ * fiber has run. */
 typedef struct Tie {
     const pf_timers *timers;
     int64_t when;
-    uint64_t from;  /* sequence numbers below do not count */
-    uint32_t count; /* so far */
-    uint64_t next;  /* the smallest sequence >= from */
+    uint64_t from;  /* timers of lower sequence numbers do not count */
+    uint32_t count; /* found so far */
+    uint64_t next;  /* the smallest sequence number of these, and its timer */
     pf_timer *next_timer;
 } Tie;
 
+/* Adds the timers of the tie in the part of the heap below `index`. */
 static void
 scan_tie(Tie *tie, uint64_t index)
 {
     if (index >= tie->timers->count ||
         tie->timers->heap[index].when != tie->when) {
-        return; /* all below are even later */
+        return; /* all timers below are due later, too */
     }
     const pf_timer_entry *entry = &tie->timers->heap[index];
     if (entry->sequence >= tie->from) {
@@ -425,9 +439,10 @@ tie_from(const pf_scheduler *core, uint64_t from)
     return tie;
 }
 
-/* A thousand timers due together, fired in order, would be counted a thousand
- * times.  So if the heap has only lost the first timer of the last tie, the
- * rest of that tie is the tie now. */
+/* Returns the tie at the top of the heap.  If the heap has only lost the first
+ * timer of the last tie, the rest of that is the tie now, without a scan.
+ * Otherwise a thousand timers that are due together and fire in order would be
+ * counted a thousand times. */
 static Tie
 next_tie(ExplorerObject *x, const pf_scheduler *core)
 {
@@ -451,9 +466,10 @@ remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
     x->tie_when = tie->when;
 }
 
-/* Each of several timers due together may fire now or, if something else can
- * run first, later.  One is chosen, and those before it are passed over until
- * a fiber has run: so each set is tried once, not in every order. */
+/* The scheduler's `pop_due`.  Each of several timers that are due together may
+ * fire now or, if something else can run first, later.  One is chosen, and the
+ * timers before it are passed over until a fiber has run.  So each set of
+ * timers is tried once, not in every order. */
 pf_timer *
 pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 {
@@ -489,6 +505,7 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 
 /* --------------------------------------------------------------- preemption */
 
+/* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
 static int
 preempt(void)
 {
@@ -496,7 +513,7 @@ preempt(void)
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
     ExplorerObject *x = s == NULL ? NULL : s->explorer;
     if (x == NULL) {
-        return 0; /* another thread explores */
+        return 0; /* only another thread's run is under test */
     }
     uint32_t others = (uint32_t)s->core.ready.count - hub_waits_in(&s->core);
     FiberObject *self = CURRENT(t);

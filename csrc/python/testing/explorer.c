@@ -1,4 +1,5 @@
-/* The type _Explorer: how to explore a run, and what was found. */
+/* The type _Explorer: configures a run under test, starts it, and returns what
+ * happened.  choices.c makes the choices meanwhile. */
 #include "python/testing/explorer.h"
 
 #include "python/core/arguments.h"
@@ -21,6 +22,7 @@ free_choices(Choices *choices)
 
 /* ------------------------------------------------------------------ one run */
 
+/* Draws the steps, up to `length`, at which PCT lowers a priority. */
 static void
 draw_change_points(ExplorerObject *x, uint64_t length)
 {
@@ -145,7 +147,8 @@ read_script(PyObject *script, Choices *read)
     return rc;
 }
 
-/* To be called after all conversions, because these may begin a run. */
+/* Checks the values: 0, or -1 with an exception.  To be called after all
+ * conversions of arguments, because these may run code that begins a run. */
 static int
 may_configure(ExplorerObject *x, int strategy, unsigned depth,
               uint64_t max_steps)
@@ -209,8 +212,9 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-/* Depth first: the script of the next branch is the last run's choices up to
- * the last one with an untried possibility, and that possibility. */
+/* Sets the script for the next run of a depth-first search: the last run's
+ * choices up to the last one that has an untried possibility, and that
+ * possibility. */
 static PyObject *
 explorer_next_branch(PyObject *op, PyObject *ignored)
 {
@@ -257,8 +261,8 @@ explorer_choices(PyObject *op, PyObject *ignored)
     return list;
 }
 
-/* (index, wanted, found), or None.  If the run ended before the script, it
- * diverged at its end: found is None then. */
+/* (index, wanted, found), or None.  If the run ended before the script did, it
+ * diverged at its end, and found is None. */
 static PyObject *
 explorer_divergence(PyObject *op, PyObject *ignored)
 {
@@ -276,7 +280,8 @@ explorer_divergence(PyObject *op, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Fibers whose failure nobody looked at.  Now the caller has. */
+/* Lists the fibers with an unhandled failure.  From now on these count as
+ * handled, because the caller reports them. */
 static PyObject *
 explorer_unseen(PyObject *op, PyObject *ignored)
 {
@@ -364,8 +369,8 @@ explorer_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* (A run in progress keeps it alive.  The scheduler is not cleared: the
- * methods rely on it, and it does not refer back.) */
+/* `scheduler` is not cleared, because the methods rely on it, and it does not
+ * refer back.  (A run in progress keeps the explorer alive.) */
 static int
 explorer_clear(PyObject *op)
 {
@@ -395,32 +400,34 @@ explorer_dealloc(PyObject *op)
 
 static PyMethodDef explorer_methods[] = {
     {"configure", PF_FAST(explorer_configure), METH_VARARGS | METH_KEYWORDS,
-     "Set how the next runs choose; every argument has a default."},
+     "Set how the next runs choose; each argument that is left out gets its\n"
+     "default."},
     {"run", PF_FAST(explorer_run), METH_FASTCALL,
      "run(clock, fn, *args): Scheduler.run(fn, *args) under this explorer."},
     {"choices", explorer_choices, METH_NOARGS,
-     "The choices of the last run: (kind, count, taken) each."},
+     "The choices of the last run, a list of tuples: (kind, count, taken)."},
     {"next_branch", explorer_next_branch, METH_NOARGS,
-     "Set the script for the next schedule, depth first; False if none is "
-     "left."},
+     "Set the script for the next schedule of a depth-first search. Return\n"
+     "False if none is left."},
     {"divergence", explorer_divergence, METH_NOARGS,
      "Where the script first did not fit: (index, wanted, found), or None."},
     {"unseen", explorer_unseen, METH_NOARGS,
-     "The fibers whose failure nobody looked at."},
+     "The fibers whose failure nobody looked at; once."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef explorer_getset[] = {
-    {"steps", get_count, NULL, "Fibers chosen in the last run.",
+    {"steps", get_count, NULL, "How many times the last run chose a fiber.",
      (void *)offsetof(ExplorerObject, steps)},
-    {"events", get_count, NULL, "Places for an injected cancellation.",
+    {"events", get_count, NULL,
+     "How many places for an injected cancellation the last run had.",
      (void *)offsetof(ExplorerObject, events)},
-    {"fingerprint", get_count, NULL, "Equal for equal runs.",
+    {"fingerprint", get_count, NULL,
+     "A hash of the last run, equal for equal runs.",
      (void *)offsetof(ExplorerObject, hash)},
     {"choice_count", get_choice_count, NULL, "len(choices()).", NULL},
     {"injected", get_injected, NULL,
-     "(fiber, whether it waited) of the injected cancellation, or None.",
-     NULL},
+     "(fiber that was cancelled, whether it waited), or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -474,9 +481,10 @@ mod_preempt(PyObject *module, PyObject *ignored)
 }
 
 static PyMethodDef functions[] = {
-    {"_choose", mod_choose, METH_O, "One of 0..n-1: 0 outside of a test."},
+    {"_choose", mod_choose, METH_O,
+     "Choose a number from 0 to n-1; outside of a test it is 0."},
     {"_preempt", mod_preempt, METH_NOARGS,
-     "Let a test that preempts switch here."},
+     "Let a run with preempt=True switch here."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -496,7 +504,7 @@ pf_testing_init(PyObject *module)
         pf_arguments_add_type(module, &pf_vclock_spec, NULL);
     PyTypeObject *explorer =
         pf_arguments_add_type(module, &pf_explorer_spec, NULL);
-    Py_XDECREF(explorer); /* the module has it */
+    Py_XDECREF(explorer); /* the module holds a reference */
     return pf_explorer_clock_type == NULL || explorer == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);

@@ -1,4 +1,5 @@
-/* The explorer's internals, shared by choices.c and explorer.c. */
+/* The object _Explorer: state and functions that choices.c, which makes
+ * choices, and explorer.c, which configures runs, share. */
 #ifndef PF_EXPLORER_H
 #define PF_EXPLORER_H
 
@@ -14,13 +15,13 @@ typedef enum Strategy {
     STRATEGY_COUNT
 } Strategy;
 
-/* What the trace callback is told. */
+/* The first argument of the trace callback. */
 enum { TRACE_RUNS, TRACE_LEAVES, TRACE_CHOICE };
 
 typedef struct Choice {
     uint32_t count; /* of possibilities; in a script 0: not known */
-    uint32_t taken;
-    uint32_t kind;
+    uint32_t taken; /* from 0 to count - 1 */
+    uint32_t kind;  /* PfChoiceKind */
 } Choice;
 
 typedef struct Choices {
@@ -29,11 +30,10 @@ typedef struct Choices {
 } Choices;
 
 #define MAX_DEPTH 16
-/* A fiber chosen this many times in a row while others are ready spins: PCT's
- * strict priorities would starve the fibers it waits for. */
+/* A fiber that is chosen this many times in a row probably spins, and loses its
+ * priority: PCT's strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
 
-/* Makes the choices of runs; explorer.c configures it, choices.c chooses. */
 typedef struct PfExplorer {
     PyObject_HEAD
     SchedulerObject *scheduler;
@@ -42,23 +42,23 @@ typedef struct PfExplorer {
     uint64_t random;
     Choices script;
     bool lenient; /* a script that does not fit is adapted, not reported */
-    bool preempt;
-    bool unfair; /* choose among waiters and select()'s cases, too */
+    bool preempt; /* switch at pf_explore_preempt(), too */
+    bool unfair;  /* choose among waiters and select()'s cases, too */
     uint64_t max_steps;
     uint64_t inject; /* the event at which to cancel; 0: none */
     /* What was chosen. */
     Choices made;
-    bool lost; /* there was no memory to record it */
-    bool over; /* past the limit of steps: no more choices */
-    bool diverged;
-    Choice wanted, found; /* where it diverged first */
+    bool lost;            /* there was no memory to record everything */
+    bool over;            /* past the limit of steps: no more choices */
+    bool diverged;        /* the script did not fit */
+    Choice wanted, found; /* the choice where it first did not */
     size_t diverged_at;
     uint64_t steps;  /* fibers chosen */
     uint64_t events; /* places for an injected cancellation; from 1 */
     uint64_t hash;   /* of everything that happened */
-    uint32_t
-        forced; /* pf_explore_preempt has chosen: 1 + place in the queue */
-    uint64_t passed;              /* timers before this one were passed over */
+    /* pf_explore_preempt has chosen the next fiber: 1 + place in the queue */
+    uint32_t forced;
+    uint64_t passed; /* timers of lower sequence numbers were passed over */
     uint32_t tie_rest, tie_count; /* see next_tie */
     uint64_t tie_sequence;
     int64_t tie_when;
@@ -66,20 +66,20 @@ typedef struct PfExplorer {
     PfKnownTable known;
     uint32_t depth;
     uint64_t change_at[MAX_DEPTH];
-    uint32_t lowest; /* the last priority assigned */
-    const pf_task *last;
+    uint32_t lowest;     /* the last priority given to a fiber that gave way */
+    const pf_task *last; /* chosen last, and how many times in a row */
     uint32_t in_a_row;
     /* Python's part. */
     PyObject *trace;    /* or NULL */
     PyObject *on_limit; /* makes the exception for too many steps */
-    PyObject *is_own;   /* (fiber): does only pyfiber's own code wait in it? */
-    PyObject *failures; /* fibers that failed */
-    PyObject *injected;
-    bool injected_waiting; /* while it waited, not as it continued */
+    PyObject *is_own;   /* (fiber) -> does it run only pyfiber's own code? */
+    PyObject *failures; /* list of fibers that failed */
+    PyObject *injected; /* the fiber that was cancelled at event `inject` */
+    bool injected_waiting; /* cancelled as it began to wait; else as it ran */
     bool installed;
 } ExplorerObject;
 
-/* False without memory. */
+/* Returns false without memory. */
 bool pf_choices_append(Choices *choices, Choice choice);
 
 /* The engine's hooks. */

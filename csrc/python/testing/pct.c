@@ -1,4 +1,5 @@
-/* What an explorer knows about each task: its number and its priority. */
+/* The hash table in which an explorer stores each task's number and priority.
+ * choices.c gives and uses these. */
 #include "python/task/fiber.h"
 #include "python/testing/testing.h"
 
@@ -23,7 +24,7 @@ pf_pct_known_free(PfKnownTable *table)
     memset(table, 0, sizeof *table);
 }
 
-/* The slot of `task`, or the empty one where it belongs. */
+/* Finds the slot of `task`, or the empty one where it belongs. */
 static PfKnown *
 slot_of(const PfKnownTable *table, const pf_task *task)
 {

@@ -1,13 +1,14 @@
-/* Runs under test: schedules that are explored, time that is virtual.
+/* testing/: runs under test, whose schedules are explored and whose time is
+ * virtual.
  *
- * Both use the engine's hooks: an explorer the scheduler's `pick`, `probe` and
- * `pop_due`, a virtual clock its `clock` and the loop's wait.  Outside of a
- * test every hook is NULL.
+ * Both use hooks of the engine's scheduler: an explorer sets `pick`, `probe`
+ * and `pop_due`; a virtual clock sets `clock` and replaces the loop's wait.
+ * Outside of a test every hook is NULL.
  *
- *   choices.c   makes, records and replays every choice, such as who runs next
- *   explorer.c   the object that configures it
- *   pct.c        fibers by number and priority
- *   vclock.c     the virtual clock
+ *   choices.c   makes, records and replays choices, such as which fiber is next
+ *   explorer.c  the object _Explorer, which configures and starts runs
+ *   pct.c       the number and priority of each fiber
+ *   vclock.c    the virtual clock
  */
 #ifndef PF_RUNS_UNDER_TEST_H
 #define PF_RUNS_UNDER_TEST_H
@@ -17,16 +18,16 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
-/* --- pct.c: what an explorer knows of each fiber --- */
+/* --- pct.c: the number and priority that an explorer gives each task --- */
 typedef struct PfKnown {
-    const pf_task *task; /* not a reference: see pf_pct_known_find */
-    uint32_t number;     /* in the order in which they first ran, from 1 */
+    const pf_task *task; /* not a reference: see PfKnownTable */
+    uint32_t number;     /* in the order of first turns, from 1; 0: none yet */
     uint32_t priority;
 } PfKnown;
 
-/* An open-addressing table keyed by address.  An address may belong to a fiber
- * that is gone; its `tracked` says whether its present owner was seen.
- */
+/* A hash table, with open addressing, keyed by address.  An entry may belong
+ * to a task that is gone, and a new task may have its address: the new one's
+ * `tracked` is false until it has been looked up. */
 typedef struct PfKnownTable {
     PfKnown *slots;
     uint32_t capacity; /* a power of two, or 0 */
@@ -36,10 +37,12 @@ typedef struct PfKnownTable {
 
 void pf_pct_known_reset(PfKnownTable *table);
 void pf_pct_known_free(PfKnownTable *table);
-/* NULL without memory.  *fresh: seen for the first time. */
+/* Returns the task's entry, or NULL without memory.  *fresh: the entry is new,
+ * and number and priority are 0. */
 PfKnown *pf_pct_known_find(PfKnownTable *table, pf_task *task, bool *fresh);
 
-/* SplitMix64: small, fast, the same everywhere. */
+/* SplitMix64, a random generator that is small, fast, and gives the same
+ * numbers on every platform. */
 static inline uint64_t
 pf_testing_random_mix(uint64_t z)
 {
@@ -55,7 +58,8 @@ pf_testing_random_next(uint64_t *state)
     return pf_testing_random_mix(*state);
 }
 
-/* One of 0..n-1.  (The bias of one in 2^32 does not matter here.) */
+/* Returns a random number from 0 to n-1.  (The bias of one in 2^32 does not
+ * matter here.) */
 static inline uint32_t
 pf_testing_random_below(uint64_t *state, uint32_t n)
 {
@@ -68,18 +72,21 @@ typedef struct PfClockWaiter PfClockWaiter;
 typedef struct PfClockObject {
     PyObject_HEAD
     int64_t now;            /* nanoseconds */
-    bool stands;            /* only advance() moves it */
-    bool threads;           /* an idle run may wait for other threads */
+    bool stands;            /* only advance() and spend() move it */
+    bool threads;           /* an idle run may wait in real time */
     SchedulerObject *user;  /* the scheduler that uses it; not a reference */
     PfClockWaiter *waiters; /* fibers in advance() or run_until_idle() */
 } PfClockObject;
 
-/* Nothing is ready: move the clock.  False if there is nothing to move to. */
+/* Called when nothing is ready: moves the clock, or waits in real time.
+ * Returns false if neither can make a fiber ready. */
 bool pf_vclock_idle(SchedulerObject *s, int64_t deadline);
-/* 0, or -1 with an exception: the clock serves another scheduler. */
+/* Makes `s` use the clock.  0, or -1 with TypeError, or FiberError if the
+ * clock or the scheduler is in use. */
 int pf_vclock_install(SchedulerObject *s, PyObject *clock);
 extern PfKeeps pf_vclock_of_scheduler;
-void pf_vclock_remove(SchedulerObject *s); /* if it has one */
+/* Undoes pf_vclock_install; does nothing without a clock. */
+void pf_vclock_remove(SchedulerObject *s);
 int pf_vclock_traverse(SchedulerObject *s, visitproc visit, void *arg);
 
 extern PyType_Spec pf_vclock_spec;

@@ -1,9 +1,9 @@
 /* The virtual clock: time stands still while anything can run, and jumps to
  * the next timer when nothing can.
  *
- * A fiber may move it with advance(), which waits until the time is reached
- * and everything due before has happened.  Nothing else moves a clock that was
- * made to stand still.
+ * A fiber may move the clock with advance(), which waits until the time is
+ * reached and everything due before has happened, or with spend(), which does
+ * not wait.  In a run, only these two move a clock that `stands`.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -18,11 +18,11 @@
 
 #include <errno.h>
 
-/* A fiber in advance(); lies on its C stack. */
+/* A fiber in advance() or run_until_idle(); in memory of pf_wait_memory(). */
 struct PfClockWaiter {
-    PfClockWaiter *next; /* the one that came after it */
+    PfClockWaiter *next; /* came after this one */
     FiberObject *fiber;
-    int64_t until;
+    int64_t until; /* virtual time, nanoseconds */
 };
 _Static_assert(sizeof(PfClockWaiter) <= PF_WAIT_BYTES,
                "a wait needs more memory");
@@ -91,8 +91,8 @@ pf_vclock_remove(SchedulerObject *s)
 
 /* ------------------------------------------------------------------- waiting */
 
-/* The waiter with the earliest time; of equal ones, the one that came first.
- */
+/* Finds the waiter with the earliest time; of several, the one that came
+ * first. */
 static PfClockWaiter *
 first_waiter(const PfClockObject *clock)
 {
@@ -112,6 +112,7 @@ fail(SchedulerObject *s, const char *text)
     pf_scheduler_fail(s, pystate_take_exception());
 }
 
+/* Waits at most `timeout` nanoseconds of real time for something outside. */
 static void
 block(SchedulerObject *s, int64_t timeout)
 {
@@ -123,8 +124,10 @@ block(SchedulerObject *s, int64_t timeout)
     }
 }
 
-/* Something outside has promised to wake this run, or nothing else can.  After
- * that was reported, cancelled fibers may still have to wait for it. */
+/* Waits in real time, because something outside has promised to wake this run,
+ * or nothing else can.  If the clock does not allow that, the run fails with
+ * `refusal`; while it ends after that, cancelled fibers may still have to
+ * wait.  Always returns true. */
 static bool
 wait_for_outside(SchedulerObject *s, const PfClockObject *clock,
                  int64_t timeout, const char *refusal)
@@ -146,7 +149,7 @@ static const char waits_for_input[] =
     "makes ready, which takes real time: let a fiber be the other side, or "
     "allow real waiting with threads=True";
 
-/* The next instant to jump to; PF_NEVER: none. */
+/* Returns the next instant to jump to; PF_NEVER: none. */
 static int64_t
 next_moment(const SchedulerObject *s, const PfClockObject *clock,
             int64_t deadline)
@@ -161,8 +164,9 @@ next_moment(const SchedulerObject *s, const PfClockObject *clock,
     return deadline < next ? deadline : next;
 }
 
-/* If both are due at one instant, timers come first, and the waiter after
- * everything that they caused. */
+/* Moves the clock forward and fires what is due.  If timers and a waiter are
+ * due at the same instant, the timers come first, and the waiter after
+ * everything that they have caused. */
 static void
 move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 {
@@ -177,8 +181,9 @@ move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
     pf_scheduler_poll(&s->core);
 }
 
-/* Others may be about to make a descriptor ready that is awaited: time goes by
- * as it really does until then, so that it never jumps past what they do. */
+/* Something outside may be about to make a descriptor ready for which a fiber
+ * waits.  Until then virtual time moves as fast as real time, so that it never
+ * jumps past that. */
 static void
 move_at_real_pace(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 {
@@ -194,10 +199,12 @@ move_at_real_pace(SchedulerObject *s, PfClockObject *clock, int64_t moment)
     }
 }
 
-/* Descriptors are awaited, and a look has just told that none is ready.  In a
- * run that is all its world, which others in it have to change: time may go on
- * to when they do.  One that may wait in real time is not alone.  False: time
- * goes on as ever. */
+/* Called while fibers wait for descriptors, none of which is ready.  If the
+ * run may wait in real time (`threads`), something outside may make one ready,
+ * so time moves at real pace, except for advance() and run_until_idle().
+ * Otherwise only fibers of the run can make one ready: time may jump to when
+ * they run, and if there is no such time the run fails.  Returns false if the
+ * caller has to move the clock. */
 static bool
 wait_for_descriptors(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 {
@@ -286,6 +293,7 @@ wait_until(PfClockObject *clock, PfThread *t, int64_t until, const char *what)
 
 /* ---------------------------------------------------------------- methods */
 
+/* Does this thread run a scheduler that uses the clock? */
 static bool
 runs_by(const PfClockObject *clock, const PfThread *t)
 {
@@ -303,7 +311,8 @@ check_user(PfClockObject *clock, PfThread *t)
     return 0;
 }
 
-/* `seconds` by which time may move on, in nanoseconds. 0, or -1. */
+/* Converts `seconds`, by which `what` moves the clock, to nanoseconds.  0, or
+ * -1 with an exception. */
 static int
 forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
 {
@@ -397,7 +406,8 @@ clock_set_ns(PyObject *op, PyObject *number)
         return NULL;
     }
     if (clock->user != NULL) {
-        PyErr_SetString(pf.fiber_error, "a run goes by this clock");
+        PyErr_SetString(pf.fiber_error,
+                        "a run uses this clock, so it cannot be set");
         return NULL;
     }
     clock->now = ns;
@@ -441,7 +451,7 @@ clock_detach(PyObject *op, PyObject *ignored)
 static PyObject *
 clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    (void)args; /* a subclass may have arguments of its own */
+    (void)args; /* for __init__; a subclass may take different ones */
     (void)kwargs;
     return type->tp_alloc(type, 0);
 }
@@ -458,7 +468,8 @@ clock_init(PyObject *op, PyObject *args, PyObject *kwargs)
         return -1;
     }
     if (clock->user != NULL) {
-        PyErr_SetString(pf.fiber_error, "a run goes by this clock");
+        PyErr_SetString(pf.fiber_error,
+                        "a run uses this clock, so it cannot be set");
         return -1;
     }
     clock->now = start;
@@ -467,7 +478,8 @@ clock_init(PyObject *op, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* A scheduler that uses it holds a reference. */
+/* No scheduler uses the clock any more, because one that does holds a
+ * reference. */
 static void
 clock_dealloc(PyObject *op)
 {
@@ -494,8 +506,9 @@ FiberError outside of a run that has this clock."},
      "now_ns($self, /)\n--\n\nThe time in nanoseconds."},
     {"spend", clock_spend, METH_O, "spend($self, seconds, /)\n--\n\n\
 Pretend that the running code computes for `seconds`: nothing else runs\n\
-meanwhile. Errors as advance()."},
-    {"_set_ns", clock_set_ns, METH_O, "Set it while no run uses it."},
+meanwhile. Raises what advance() raises."},
+    {"_set_ns", clock_set_ns, METH_O,
+     "Set the time, in nanoseconds, while no run uses the clock."},
     {"attach", clock_attach, METH_O, "attach($self, scheduler, /)\n--\n\n\
 Make a Scheduler without timers use this clock."},
     {"detach", clock_detach, METH_NOARGS,
@@ -524,7 +537,9 @@ clock_set_threads(PyObject *op, PyObject *value, void *closure)
 
 static PyGetSetDef clock_getset[] = {
     {"threads", clock_get_threads, clock_set_threads,
-     "May an idle run wait for other threads, in real time?", NULL},
+     "Whether an idle run may wait, in real time, for other threads and\n"
+     "descriptors.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

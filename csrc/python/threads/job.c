@@ -1,4 +1,5 @@
-/* The jobs that workers run: see worker.h. */
+/* The calls of to_thread() that workers run: a job's life, its cancellation
+ * and the way back to its fiber.  worker.h says who owns what. */
 #include "python/threads/worker.h"
 
 #include "engine/base/mutex.h"
@@ -120,7 +121,7 @@ pf_job_hold(JobObject *job)
     }
 }
 
-/* What it was. */
+/* Sets job->waits; returns its old value. */
 static uint64_t
 set_waits(JobObject *job, uint64_t tstate_id)
 {
@@ -146,7 +147,8 @@ pf_job_release_hold(JobObject *job)
     release_hold(job);
 }
 
-/* In this order: a loop that misses the hold finds that the thread waits. */
+/* `waits` is set before the hold is released, so a loop that no longer finds
+ * the hold finds that the thread waits. */
 void
 pf_job_lend_hold(JobObject *job)
 {
@@ -173,8 +175,9 @@ pf_job_why(PyObject *exc)
                          cancelled->by != NULL ? cancelled->by : Py_None);
 }
 
-/* The call is cancelled here, or else by its own thread (pf_job_calls): the two
- * are exchanged in one step. */
+/* `cancelled` is written and `callee` is read under one lock, as pf_job_calls
+ * does the reverse: so either this function cancels the call, or the job's
+ * thread does. */
 void
 pf_job_cancel(JobObject *job, PyObject *exc)
 {
@@ -214,7 +217,7 @@ pf_job_calls(JobObject *job, FiberObject *fiber)
     return cancelled;
 }
 
-/* Otherwise nobody would see it. */
+/* Logs the failure of an abandoned job, which nobody else will see. */
 static void
 log_abandoned(JobObject *job)
 {
@@ -226,7 +229,7 @@ log_abandoned(JobObject *job)
     Py_XDECREF(done);
 }
 
-/* On the fiber's thread. */
+/* On the fiber's thread: the job is done, wake its fiber. */
 static void
 arrive(JobObject *job)
 {
@@ -265,8 +268,8 @@ job_arrived(SchedulerObject *s, PyObject *job, PyObject *ignored)
     arrive((JobObject *)job);
 }
 
-/* Its scheduler is closed: no fiber waits, except in vain on a thread that is
- * just ending. */
+/* The job is done, but its scheduler is closed.  No fiber waits then, except
+ * one on a thread that is just ending, which waits in vain. */
 static void
 arrive_nowhere(JobObject *job)
 {
@@ -277,9 +280,9 @@ arrive_nowhere(JobObject *job)
     }
 }
 
-/* The result has arrived.  An abandoned job is sent back, too: its scheduler
- * may be waiting only because this thread was busy.  To drop the arguments may
- * run code for long: until then the job counts as unfinished, for a fork. */
+/* Drops what the job needed to run, before it is sent back.  This may run code
+ * for long, so the job leaves the list of unfinished jobs, which a fork looks
+ * at, only afterwards. */
 static void
 drop_arguments(JobObject *job)
 {
@@ -289,6 +292,8 @@ drop_arguments(JobObject *job)
     unlist(job);
 }
 
+/* Posts the job to its scheduler; also an abandoned one, because the scheduler
+ * may be waiting only because this thread was busy. */
 static void
 send_back(JobObject *job)
 {
@@ -303,7 +308,8 @@ send_back(JobObject *job)
 void
 pf_job_fail(JobObject *job, PyObject *exc)
 {
-    PyObject *result = job->result; /* it may already have one: see above */
+    /* At a fork the job may have a result already: see drop_arguments. */
+    PyObject *result = job->result;
     job->result = exc;
     job->failed = true;
     drop_arguments(job);
@@ -319,7 +325,7 @@ call_in_context(JobObject *job)
     }
     PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
     PyObject *raised = result == NULL ? pystate_take_exception() : NULL;
-    if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
+    if (PyContext_Exit(job->context) < 0) { /* the function has left it */
         PyErr_WriteUnraisable(job->function);
     }
     pystate_restore_exception(raised);
@@ -338,8 +344,9 @@ pf_job_run(JobObject *job)
         job->result = pystate_take_exception();
     }
     drop_arguments(job);
-    /* Whoever sees its end sees that its token is back: with a GIL nobody
-     * looks in between. */
+    /* Code that sees the end of the job must see that its token is back.
+     * Without a GIL the token is given back first; with one nothing looks in
+     * between. */
     JobObject *next = PF_FREE_THREADED ? pf_limiter_next(job->limiter) : NULL;
     send_back(job);
     return PF_FREE_THREADED ? next : pf_limiter_next(job->limiter);
@@ -430,7 +437,7 @@ static PyGetSetDef job_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-/* None, if the garbage collector has cleared the job. */
+/* Each is None if the garbage collector has cleared the job. */
 static PyMemberDef job_members[] = {
     {"function", T_OBJECT, offsetof(JobObject, function), READONLY,
      "The function that it calls."},

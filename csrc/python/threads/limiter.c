@@ -1,7 +1,8 @@
-/* ThreadLimiter: how many functions run in threads at a time; to_thread().
+/* ThreadLimiter: limits how many functions run in threads at a time;
+ * to_thread().  worker.c runs the jobs.
  *
  * A fiber that calls to_thread() parks once, until the job is done: the job,
- * not the fiber, waits for its turn in the limiter's queue.
+ * not the fiber, waits in the limiter's queue for a token.
  */
 #include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
@@ -49,7 +50,8 @@ dequeue(LimiterObject *self)
     return job;
 }
 
-/* The fiber has stopped waiting.  False: the job's turn has come before. */
+/* Takes the job out of the queue, because its fiber has stopped waiting.
+ * Returns false if the job is not there: it has got a token before. */
 static bool
 withdraw(LimiterObject *self, JobObject *job)
 {
@@ -74,8 +76,9 @@ withdraw(LimiterObject *self, JobObject *job)
     return queued;
 }
 
-/* A job that may begin, with its token taken, or NULL.  `returned`: the token of
- * another one is back (it was forgotten, if a fork came between). */
+/* Takes the next job from the queue, and a token for it; NULL: none may begin.
+ * `returned`: another job gives its token back.  (`borrowed` may be 0 even so,
+ * if a fork came in between: pf_limiter_forget.) */
 static JobObject *
 take_waiting(LimiterObject *self, bool returned)
 {
@@ -86,7 +89,7 @@ take_waiting(LimiterObject *self, bool returned)
     JobObject *job = self->borrowed < self->total ? dequeue(self) : NULL;
     if (job != NULL) {
         self->borrowed++;
-        pf_store(&job->state, JOB_RUNNING); /* it cannot be withdrawn */
+        pf_store(&job->state, JOB_RUNNING); /* from now on not withdrawn */
     }
     PF_UNLOCK(self);
     return job;
@@ -108,7 +111,7 @@ pf_limiter_forget(LimiterObject *self)
     }
 }
 
-/* Start the jobs for which there are tokens. 0, or -1 with an exception for
+/* Starts the jobs for which there are tokens.  0, or -1 with an exception for
  * the caller, not for a job; even then all of them have begun. */
 static int
 dispatch_waiting(LimiterObject *self, bool returned)
@@ -129,8 +132,8 @@ dispatch_waiting(LimiterObject *self, bool returned)
     return interrupt == NULL ? 0 : -1;
 }
 
-/* A job got no thread: its token goes to jobs that were queued meanwhile.
- * Keeps the exception that is set. */
+/* Gives back the token of a job that got no thread, and starts jobs that were
+ * queued meanwhile.  An exception that is set on entry stays set. */
 static void
 give_token_back(LimiterObject *self)
 {
@@ -143,8 +146,8 @@ give_token_back(LimiterObject *self)
 
 /* ---------------------------------------------------------------- to_thread */
 
-/* Take a token for the job, or let it wait for one in the queue.  False: there
- * are none any more. */
+/* Takes a token for the job, or queues it to wait for one.  Returns false if
+ * the limiter is closed. */
 static bool
 admit(LimiterObject *self, JobObject *job, bool *queued)
 {
@@ -172,7 +175,8 @@ submit(LimiterObject *self, JobObject *job)
     if (queued) {
         return 0;
     }
-    int rc = pf_worker_dispatch(job); /* to start a thread runs code */
+    /* May start a thread, which runs code, in which the run may be left. */
+    int rc = pf_worker_dispatch(job);
     if (rc < 0) {
         give_token_back(self);
     } else if (rc == 0 && pf_thread_current->scheduler != job->scheduler) {
@@ -183,6 +187,7 @@ submit(LimiterObject *self, JobObject *job)
     return rc == 0 ? 0 : -1;
 }
 
+/* The fiber no longer waits for the job, whether that has begun or not. */
 static void
 let_go(LimiterObject *self, JobObject *job)
 {
@@ -190,9 +195,10 @@ let_go(LimiterObject *self, JobObject *job)
     pf_job_abandon(job);
 }
 
-/* An exception ended the wait before the job was done.  True: it was only a
- * cancellation, and we must wait for the thread.  (The job's turn may come just
- * now, on another thread: so it is withdrawn first.) */
+/* An exception ended the wait before the job was done.  Returns true if the
+ * fiber must go on waiting: the job has begun, and the exception is only a
+ * cancellation.  (Another thread may be about to give the job a token, so it
+ * is withdrawn before anything is decided.) */
 static bool
 must_see_its_end(LimiterObject *self, JobObject *job)
 {
@@ -200,7 +206,8 @@ must_see_its_end(LimiterObject *self, JobObject *job)
            PyErr_ExceptionMatches(pf.cancelled);
 }
 
-/* 0: it is done; -1: the job is withdrawn or abandoned. */
+/* Parks the fiber until the job is done: 0; or -1 with an exception, and the
+ * job is withdrawn or abandoned. */
 static int
 wait_for(LimiterObject *self, PfThread *t, JobObject *job)
 {
@@ -214,11 +221,11 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         }
         bool dying = fiber->dying;
         if (!dying && pf_job_state(job) == JOB_ARRIVED) {
-            PyErr_Clear(); /* the job was first after all */
+            PyErr_Clear(); /* the job was done before the exception came */
             pf_parts_hooks.cancelling->retract(fiber);
         } else if (!dying && must_see_its_end(self, job)) {
-            pf_job_cancel(job,
-                          pystate_take_exception()); /* raised again later */
+            /* The fiber's next park point raises it again. */
+            pf_job_cancel(job, pystate_take_exception());
             shielded = true;
         } else {
             let_go(self, job);
@@ -343,7 +350,8 @@ limiter_clear(PyObject *op)
     return 0;
 }
 
-/* Each job has a reference to the limiter: when it dies there are none. */
+/* Each job holds a reference to the limiter, so when that dies its queue is
+ * empty. */
 static void
 limiter_dealloc(PyObject *op)
 {
@@ -404,12 +412,12 @@ limiter_repr(PyObject *op)
 static PyGetSetDef limiter_getset[] = {
     {"total_tokens", get_count, set_total,
      "How many functions may run at a time. Settable: a higher number lets\n"
-     "waiting ones begin at once, a lower one stops none.",
+     "waiting calls begin at once, a lower one stops no function that runs.",
      (void *)TOTAL},
-    {"borrowed_tokens", get_count, NULL, "How many run now.",
+    {"borrowed_tokens", get_count, NULL, "How many functions run now.",
      (void *)BORROWED},
-    {"available_tokens", get_count, NULL, "How many more could begin now.",
-     (void *)AVAILABLE},
+    {"available_tokens", get_count, NULL,
+     "How many more functions could begin now.", (void *)AVAILABLE},
     {"waiting", get_count, NULL, "How many fibers wait for a token.",
      (void *)WAITING},
     {NULL, NULL, NULL, NULL, NULL},
@@ -424,7 +432,8 @@ cancellation is raised at the next park point after fn has returned; with\n\
 abandon_on_cancel it is raised at once, and the result of fn is dropped.\n\
 FiberError outside of a run.");
 
-/* For OneThread: `start` is called with the function that the thread runs. */
+/* For OneThread: gives the limiter a private worker.  `start` is called with
+ * the function that the thread has to run. */
 static PyObject *
 limiter_own_thread(PyObject *op, PyObject *start)
 {
@@ -448,24 +457,25 @@ static PyMethodDef limiter_methods[] = {
     {"to_thread", PF_FAST(limiter_to_thread), METH_FASTCALL | METH_KEYWORDS,
      to_thread_doc},
     {"_own_thread", limiter_own_thread, METH_O,
-     "Get a thread of its own, which start(run) starts when first needed."},
+     "Get a private thread, which start(run) starts when it is first needed."},
     {"_end_thread", limiter_end_thread, METH_NOARGS,
-     "No more calls: let the thread of its own end."},
+     "Accept no more calls, and let the private thread end."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef limiter_members[] = {
     {"abandon_on_cancel", T_BOOL, offsetof(LimiterObject, abandon_on_cancel),
      READONLY,
-     "Whether a cancelled to_thread() leaves its thread alone and raises at\n"
-     "once."},
+     "Whether a cancelled to_thread() raises at once, without waiting for "
+     "its\n"
+     "thread."},
     PF_WEAKREFS(LimiterObject),
     {NULL, 0, 0, 0, NULL},
 };
 
 PyDoc_STRVAR(limiter_doc,
              "ThreadLimiter(total_tokens, *, abandon_on_cancel=False)\n--\n\n\
-At most `total_tokens` functions run in threads at a time; others wait.\n\
+Let at most `total_tokens` functions run in threads at a time; others wait.\n\
 \n\
 One limiter may serve the fibers of several threads. ValueError for less than\n\
 one token.");

@@ -1,4 +1,5 @@
-/* Calls from threads into a run: how Portal.call() and from_thread() wait. */
+/* Calls from threads into a run: how Portal.call() and from_thread() block
+ * their thread until the fiber that they have started is done. */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/task/fiber.h"
@@ -6,15 +7,16 @@
 #include "python/threads/threads.h"
 #include "python/threads/worker.h"
 
-/* A done-callback that a thread waits for: `self` is the lock, and the job
- * that the thread runs or None.  It cannot be Python code: a trace function or
- * a signal handler might raise before its first line. */
+/* The done-callback that wakes the waiting thread.  `self` is a tuple: the
+ * lock that the thread waits for, and the job that it runs or None.  Python
+ * code would not do, because a trace function or a signal handler might raise
+ * before its first line. */
 static PyObject *
 release(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     PyObject *job = PyTuple_GET_ITEM(self, 1);
-    if (job != Py_None) { /* before other code checks whether it is held */
+    if (job != Py_None) { /* before other code can see that it is not held */
         pf_job_take_hold_back((JobObject *)job);
     }
     return PyObject_CallMethod(PyTuple_GET_ITEM(self, 0), "release", NULL);
@@ -35,6 +37,8 @@ get_releaser(PyObject *module, PyObject *lock)
     return releaser;
 }
 
+/* Does the fiber belong to the run in which the job was started, and is not
+ * done? */
 static bool
 is_of_its_run(const JobObject *job, const FiberObject *fiber)
 {
@@ -42,8 +46,8 @@ is_of_its_run(const JobObject *job, const FiberObject *fiber)
            !pf_task_is_done(PF_TASK(fiber));
 }
 
-/* A fiber that nobody else has yet is born cancelled if the caller of
- * to_thread() is: once it has been posted it might run first. */
+/* Cancels a fiber before it is posted, if the caller of to_thread() is
+ * cancelled: once posted it might run before a cancellation comes. */
 static PyObject *
 share_cancellation(PyObject *module, PyObject *fiber)
 {
@@ -64,7 +68,8 @@ share_cancellation(PyObject *module, PyObject *fiber)
     Py_RETURN_NONE;
 }
 
-/* From now on cancel it together with the caller of to_thread(). */
+/* From now on the fiber is cancelled together with the caller of to_thread().
+ * 0, or -1 with an exception. */
 static int
 cancel_together(JobObject *job, FiberObject *fiber)
 {
@@ -87,8 +92,9 @@ call_is_over(JobObject *job)
     pystate_restore_exception(raised);
 }
 
-/* Other threads see one step: no code of this thread runs between the loan of
- * the hold and the wait. */
+/* Blocks this thread until the lock is free.  No Python code of this thread
+ * runs between suspending the hold and the wait, so the scheduler never sees
+ * one without the other. */
 static PyObject *
 wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
 {
@@ -124,16 +130,16 @@ wait_for_call(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     {"_releaser", get_releaser, METH_O,
      "_releaser(lock, /)\n--\n\n"
-     "A done-callback that releases the lock for which this thread waits."},
+     "Make a done-callback that releases the lock this thread waits for."},
     {"_share_cancellation", share_cancellation, METH_O,
      "_share_cancellation(fiber, /)\n--\n\n"
-     "The fiber, which has not been started, is cancelled if the caller of\n"
-     "to_thread() is."},
+     "Cancel the fiber, which has not been started, if the caller of\n"
+     "to_thread() is cancelled."},
     {"_wait_for_call", wait_for_call, METH_VARARGS,
      "_wait_for_call(lock, fiber, together, /)\n--\n\n"
-     "Block this thread until the lock, which the fiber's releaser has, is\n"
-     "free.  A job's run goes on meanwhile as if the job were not there.\n"
-     "`together`: the fiber is cancelled with the caller of to_thread()."},
+     "Block this thread until the fiber's releaser releases the lock. In a\n"
+     "thread of to_thread(), the run does not count on the job meanwhile.\n"
+     "`together`: cancel the fiber with the caller of to_thread()."},
     {NULL, NULL, 0, NULL},
 };
 

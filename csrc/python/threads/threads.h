@@ -1,8 +1,9 @@
-/* threads/: workers that run functions for fibers, and the way back.
+/* threads/: fibers call functions in threads, and threads call into runs.
  *
- *   worker.c    threads that run functions for fibers; job.c: such a call
- *   limiter.c   how many of them at a time; to_thread()
- *   portal.c    how threads wait for what they have called in a run
+ *   worker.c    the threads that run functions for fibers
+ *   job.c       one such call
+ *   limiter.c   how many functions run at a time; to_thread()
+ *   portal.c    how a thread waits for what it has called in a run
  *   unbroken.c  steps of the façade that must not be interrupted half-way
  */
 #ifndef PF_THREADS_H

@@ -1,15 +1,15 @@
 /* Steps of the façade that must not be interrupted half-way.
  *
- * Between any two lines of Python code, also before the first of a function
- * and at the end of a `with` block, a trace function or a signal handler may
- * raise.  These functions have no such place.
+ * A trace function or a signal handler may raise between any two lines of
+ * Python code, also before the first line of a function and at the end of a
+ * `with` block.  These functions are in C, where nothing raises in between.
  */
 #include "python/core/arguments.h"
 #include "python/core/tstate.h"
 #include "python/threads/threads.h"
 
-/* _holding(lock, fn, *args).  If both fail, the lock's exception is raised.
- */
+/* _holding(lock, fn, *args).  If both fn and the release fail, the exception
+ * of the release is raised. */
 static PyObject *
 call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -37,7 +37,8 @@ call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
-/* Raises the first exception, but only after the last attempt. */
+/* Calls `fn` until it returns, at most PF_MOST_ATTEMPTS times.  Then raises
+ * the first exception, if there was one. */
 static PyObject *
 call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -72,11 +73,11 @@ make_insistent(PyObject *module, PyObject *fn)
 static PyMethodDef functions[] = {
     {"_holding", PF_FAST(call_holding), METH_FASTCALL,
      "_holding(lock, fn, /, *args)\n--\n\n"
-     "fn(*args) with the lock held, which is free afterwards in any case."},
+     "Call fn(*args) with the lock held, and release the lock in any case."},
     {"_insistent", make_insistent, METH_O,
      "_insistent(fn, /)\n--\n\n"
      "A function that calls fn again while it raises, up to some number of\n"
-     "times, and then raises the first exception."},
+     "times. Even if a later call succeeds, it raises the first exception."},
     {NULL, NULL, 0, NULL},
 };
 

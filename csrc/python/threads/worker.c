@@ -1,4 +1,5 @@
-/* Worker threads: see worker.h. */
+/* Worker threads: how they get jobs, become idle, end, and survive a fork; and
+ * which threads could wake a fiber of a run.  worker.h has the overview. */
 #include "python/threads/worker.h"
 
 #include "engine/base/mutex.h"
@@ -15,9 +16,9 @@
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
 
-/* Invariant: while it is idle, and while it ends, it is in one of the lists
- * below, which owns a reference to it.  Their lock guards `job`, `next` and
- * `over` as well. */
+/* Invariant: while a worker is idle, and while it ends, it is in one of the
+ * lists below, which owns a reference to it.  The lock of the lists also
+ * guards `job`, `next` and `over`. */
 struct WorkerObject {
     PyObject_HEAD
     PyThread_type_lock wake; /* locked, except just after a hand-over */
@@ -25,24 +26,27 @@ struct WorkerObject {
     WorkerObject *next;
     uint64_t tstate_id;
     unsigned long thread;
-    size_t forks; /* so far: the threads of earlier ones are in the parent */
-    bool own;     /* of one limiter */
-    bool over;    /* ... which no longer needs it */
+    size_t forks; /* `forks` when it was made: if that differs now, its thread
+                     is in the parent */
+    bool own;     /* the private worker of a limiter */
+    bool over;    /* the limiter no longer needs it */
 };
 
 static PyTypeObject *worker_type; /* constant after import */
-static PF_ATOMIC(size_t) forks; /* that made this process: shared, one word */
+static PF_ATOMIC(size_t) forks;   /* how often forked: shared, one word */
 
-/* The members of run(threads=256), twice.  One more thread that wakes nobody
- * counts as one that may: no deadlock is found then. */
+/* Twice the members of run(threads=256).  A thread for which there is no room
+ * counts as one that may wake a fiber, so no deadlock is found while it lives.
+ */
 #define PF_MOST_WATCHERS 512
 
-/* Who is where, and which jobs are handed over: shared, behind workers_lock. */
+/* The lists of workers: shared, behind workers_lock. */
 static struct {
     WorkerObject *idle;  /* the last one to become idle first */
-    WorkerObject *owned; /* idle: they wait for their limiter's jobs */
-    WorkerObject *ended; /* their thread states may still exist */
-    /* The states of threads that wake nobody; 0 or an old one: free. */
+    WorkerObject *owned; /* private workers that are idle */
+    WorkerObject *ended; /* workers whose thread states may still exist */
+    /* Ids of the states of threads that wake nobody; 0 or the id of a state
+     * that is gone: free. */
     uint64_t watchers[PF_MOST_WATCHERS];
 } workers;
 static pf_mutex workers_lock = PF_MUTEX_INIT;
@@ -55,7 +59,8 @@ idle_list(const WorkerObject *self)
     return self->own ? &workers.owned : &workers.idle;
 }
 
-/* False: there is something to do already. */
+/* Puts the worker into its list.  Returns false if it has something to do
+ * already: a job, or to end. */
 static bool
 become_idle(WorkerObject *self)
 {
@@ -68,8 +73,9 @@ become_idle(WorkerObject *self)
     return nothing;
 }
 
-/* The caller holds the lock.  False if it is not in the list: a job was handed
- * over.  Otherwise the caller gets the list's reference. */
+/* Takes the worker out of its list; the caller holds the lock and gets the
+ * list's reference.  Returns false if it is not there: a job was handed over.
+ */
 static bool
 leave_idle(WorkerObject *self)
 {
@@ -85,20 +91,20 @@ leave_idle(WorkerObject *self)
 }
 
 static bool
-has_number(uint64_t id, const void *number)
+has_id(uint64_t tstate_id, const void *wanted)
 {
-    return id == *(const uint64_t *)number;
+    return tstate_id == *(const uint64_t *)wanted;
 }
 
 static bool
 has_thread_state(uint64_t tstate_id)
 {
-    return pystate_any(has_number, &tstate_id);
+    return pystate_any(has_id, &tstate_id);
 }
 
-/* Forget ended workers whose thread states are gone. */
+/* Drops ended workers whose thread states are gone. */
 static void
-bury_ended(void)
+reap_ended(void)
 {
     WorkerObject *gone = NULL;
     pf_mutex_lock(&workers_lock);
@@ -121,17 +127,20 @@ bury_ended(void)
     }
 }
 
-/* The next job, or NULL: then the list's reference to the worker goes from the
- * idle to the ended ones.  Otherwise the code that handed over the job has got
- * it, or it is dropped here: a limiter's own worker may have got its next job
- * while it dropped the last one. */
+/* Returns the next job; or NULL, and the worker moves from its list, with that
+ * list's reference, to the ended ones.  If there is a job, the code that
+ * handed it over has taken the worker from the list of idle ones.  A private
+ * worker may still be in its list, if it got its next job while it dropped the
+ * last one: then it leaves the list here. */
 static JobObject *
 take_job(WorkerObject *self)
 {
     pf_mutex_lock(&workers_lock);
     JobObject *job = self->job;
     self->job = NULL;
-    if (job != NULL) { /* the wait may have timed out just before */
+    if (job != NULL) {
+        /* If the wait timed out just before the hand-over, the lock is still
+         * free. */
         (void)PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
     }
     bool left = (job == NULL || self->own) && leave_idle(self);
@@ -146,8 +155,8 @@ take_job(WorkerObject *self)
     return job;
 }
 
-/* Wait for the next job; NULL: none came for a long time, or the worker's
- * limiter no longer needs it. */
+/* Waits for the next job.  NULL: none came within IDLE_LIMIT, or the limiter
+ * no longer needs its private worker. */
 static JobObject *
 wait_for_job(WorkerObject *self)
 {
@@ -159,14 +168,14 @@ wait_for_job(WorkerObject *self)
     }
     JobObject *job = take_job(self);
     if (job == NULL) {
-        bury_ended();
+        reap_ended();
     }
     return job;
 }
 
-/* What it has been handed by who started it. */
+/* Takes the job for which the worker was started; NULL: it was withdrawn. */
 static JobObject *
-take_handed(WorkerObject *self)
+take_first_job(WorkerObject *self)
 {
     pf_mutex_lock(&workers_lock);
     JobObject *job = self->job;
@@ -180,14 +189,14 @@ worker_run(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     WorkerObject *self = (WorkerObject *)op;
-    JobObject *job = take_handed(self);
+    JobObject *job = take_first_job(self);
     if (job != NULL) {
         pf_job_hold(job);
     }
     self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
-        pf_pending_take_posts_here(); /* by earlier jobs */
+        pf_pending_take_posts_here(); /* caused by earlier jobs */
         JobObject *next = pf_job_run(job);
         Py_DECREF(job);
         job = next != NULL ? next : wait_for_job(self);
@@ -229,8 +238,8 @@ worker_new(void)
     return self;
 }
 
-/* By the function that starts a threading.Thread: jobs run on ordinary
- * threads. */
+/* Starts a threading.Thread for the worker, so that jobs run on ordinary
+ * Python threads. */
 static PyObject *
 call_starter(LimiterObject *limiter, WorkerObject *worker)
 {
@@ -243,8 +252,8 @@ call_starter(LimiterObject *limiter, WorkerObject *worker)
     return done;
 }
 
-/* Is the job still where the worker will find it?  `take`: and is it taken from
- * there? */
+/* Has the worker not taken the job yet?  With `take`, a job that waits is
+ * withdrawn. */
 static bool
 waits_in(WorkerObject *worker, JobObject *job, bool take)
 {
@@ -260,9 +269,10 @@ waits_in(WorkerObject *worker, JobObject *job, bool take)
     return waits;
 }
 
-/* The code that starts it may wait, in a trace function, say.  No other thread
- * would end that wait, so meanwhile the run on this thread does not count on
- * the job. */
+/* Starts the worker's thread.  The code that does this may wait, in a trace
+ * function for example, and the job, which has no thread yet, cannot end that
+ * wait.  So if this thread runs the job's scheduler, the scheduler does not
+ * expect a wake-up from the job meanwhile. */
 static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {
@@ -271,15 +281,16 @@ start_thread(JobObject *job, WorkerObject *worker)
         pf_job_release_hold(job);
     }
     PyObject *done = call_starter(job->limiter, worker);
-    if (here &&
-        waits_in(worker, job, false)) { /* else the worker has done this */
+    /* A worker that has taken the job already has renewed the hold. */
+    if (here && waits_in(worker, job, false)) {
         pf_job_hold(job);
     }
     return done;
 }
 
-/* Before its thread begins: it may be idle before the caller comes back.  If
- * the limiter was closed a moment ago, this job is the worker's last. */
+/* Makes the worker the limiter's private one.  Must happen before its thread
+ * begins, because it may be idle before the caller comes back.  If the limiter
+ * was closed a moment ago, this job is the worker's last. */
 static void
 adopt(LimiterObject *limiter, WorkerObject *worker)
 {
@@ -292,7 +303,7 @@ adopt(LimiterObject *limiter, WorkerObject *worker)
     PF_UNLOCK(limiter);
 }
 
-/* Its thread has not begun. */
+/* Undoes adopt for a worker whose thread could not be started. */
 static void
 disown(LimiterObject *limiter, WorkerObject *worker)
 {
@@ -307,8 +318,9 @@ disown(LimiterObject *limiter, WorkerObject *worker)
     }
 }
 
-/* As pf_worker_dispatch.  A signal handler may raise just after the thread has
- * begun: then a job that it has not taken yet is withdrawn. */
+/* Starts a worker for the job; returns what pf_worker_dispatch does.  A signal
+ * handler may raise just after the thread has begun: then the job is
+ * withdrawn, unless the worker has taken it. */
 static int
 start_worker(JobObject *job)
 {
@@ -331,8 +343,8 @@ start_worker(JobObject *job)
     return rc;
 }
 
-/* The caller holds the lock: so a worker that finds the job finds its wake-up,
- * too, and none is left for its next wait, which would end for nothing. */
+/* The caller holds the lock, so a worker that finds the job also finds `wake`
+ * released, and takes it.  Otherwise its next wait would end for nothing. */
 static void
 hand_over(WorkerObject *worker, JobObject *job)
 {
@@ -340,16 +352,17 @@ hand_over(WorkerObject *worker, JobObject *job)
     PyThread_release_lock(worker->wake);
 }
 
-/* The worker may be idle or about to be; it checks for a job before it waits.
- */
+/* Hands the job to the limiter's private worker, which may be idle or about to
+ * be: it checks for a job before it waits.  0, or -1 with FiberError. */
 static int
 hand_to_own(WorkerObject *worker, JobObject *job)
 {
     if (worker->forks != pf_load(&forks)) {
-        PyErr_SetString(pf.fiber_error,
-                        "the process was forked: the thread of its own exists "
-                        "in the parent only, with what was bound to it. Make "
-                        "another OneThread here");
+        PyErr_SetString(
+            pf.fiber_error,
+            "the process was forked: the thread of the OneThread exists "
+            "in the parent only, with what was bound to it. Make "
+            "another OneThread here");
         return -1;
     }
     pf_mutex_lock(&workers_lock);
@@ -358,7 +371,8 @@ hand_to_own(WorkerObject *worker, JobObject *job)
     return 0;
 }
 
-/* With its job; the list's reference is the caller's.  NULL: nobody is idle. */
+/* Hands the job to an idle worker.  Returns the worker, with the list's
+ * reference; NULL: none is idle. */
 static WorkerObject *
 give_to_idle(JobObject *job)
 {
@@ -401,7 +415,8 @@ pf_worker_dispatch(JobObject *job)
     return 0;
 }
 
-/* The caller holds the lock. */
+/* Is the thread with this state in the list that begins with `worker`?  The
+ * caller holds the lock. */
 static bool
 is_in(const WorkerObject *worker, uint64_t tstate_id)
 {
@@ -419,10 +434,11 @@ pf_worker_release(LimiterObject *limiter)
     limiter->own = NULL;
     PF_UNLOCK(limiter);
     if (worker == NULL || worker->forks != pf_load(&forks)) {
-        return; /* with the parent's: see after_fork */
+        /* none, or its thread is in the parent: leaked, see after_fork */
+        return;
     }
     pf_mutex_lock(&workers_lock);
-    worker->over = true; /* it checks this before its next wait */
+    worker->over = true; /* the worker checks this before its next wait */
     if (worker->job == NULL && is_in(workers.owned, worker->tstate_id)) {
         PyThread_release_lock(worker->wake);
     }
@@ -433,6 +449,7 @@ pf_worker_release(LimiterObject *limiter)
 /* -------------------------------------------------- questions about threads
  */
 
+/* Has the thread called _only_watches()?  The caller holds the lock. */
 static bool
 only_watches(uint64_t tstate_id)
 {
@@ -443,7 +460,8 @@ only_watches(uint64_t tstate_id)
     return i < PF_MOST_WATCHERS;
 }
 
-/* A worker without a job wakes nothing. */
+/* Could the thread wake a fiber of the scheduler?  A worker without a job
+ * cannot, nor can a thread that waits for a fiber of the scheduler itself. */
 static bool
 could_wake(uint64_t tstate_id, const void *scheduler)
 {
@@ -454,23 +472,25 @@ could_wake(uint64_t tstate_id, const void *scheduler)
            !is_in(workers.ended, tstate_id) && !pf_job_waits_for(s, tstate_id);
 }
 
-/* Does a thread exist besides that of `s` that could wake somebody there? */
+/* Does a thread exist, besides that of `s`, that could wake a fiber there? */
 static bool
 has_helpers(const SchedulerObject *s)
 {
-    bury_ended();
+    reap_ended();
     pf_mutex_lock(&workers_lock);
     bool some = pystate_any(could_wake, s);
     pf_mutex_unlock(&workers_lock);
     return some;
 }
 
-/* The child has none of the threads.  Their jobs, running or queued, fail; the
- * worker objects are kept, because their locks stay in use for ever. */
+/* The child has none of the workers' threads.  All jobs, running or queued,
+ * fail.  The worker objects are leaked, because their locks, on which lost
+ * threads wait, stay in use for ever. */
 static int
 after_fork(PfThread *t)
 {
-    workers.idle = workers.owned = workers.ended = NULL; /* we are alone */
+    /* No other thread runs, so this needs no lock. */
+    workers.idle = workers.owned = workers.ended = NULL;
     pf_fetch_add(&forks, 1);
     pf_jobs_after_fork(t);
     return 0;
@@ -524,8 +544,8 @@ mod_only_watches(PyObject *module, PyObject *ignored)
 static PyMethodDef functions[] = {
     {"_only_watches", mod_only_watches, METH_NOARGS,
      "_only_watches()\n--\n\n"
-     "From now on this thread does not count as one that could wake a fiber.\n"
-     "False: too many live threads do that already."},
+     "Declare that this thread never wakes a fiber, so that it does not hide\n"
+     "a deadlock. Return False if too many live threads have done so."},
     {NULL, NULL, 0, NULL},
 };
 

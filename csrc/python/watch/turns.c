@@ -1,22 +1,22 @@
-/* Every turn of a fiber: when it began, when it ended, what it had waited for.
- * From this come a timeline (pyfiber.debug.trace) and a profile (pyfiber.debug.Profiler).
+/* Records every turn of a fiber: when it began, when it ended, what the fiber
+ * had waited for.  A timeline (pyfiber.debug.trace) and a profile
+ * (pyfiber.debug.Profiler) are made from that.
  *
- * Nothing is paid while nobody looks: a recorder is the `pick` of a scheduler,
- * a function that pf_scheduler_next calls if there is one.  It takes the tasks in the
- * usual order.  A scheduler under test has a `pick` of its own, and is not
- * recorded.  (One file, though a long one: timeline and profile take the same
- * moments.)
+ * Recording costs nothing while it is off: a recorder is the `pick` of a
+ * scheduler, which pf_scheduler_next calls if it is set, and takes the tasks
+ * in the usual order.  A scheduler under test has another `pick`, and is not
+ * recorded.  (This long file is not split, because the timeline and the
+ * profile share the clock readings at each turn.)
  *
  * A turn ends when the next one begins, or when the loop waits or ends.  What
- * a fiber waits for is still written in it when its next turn begins, so that
- * is read then, and nothing has to be kept of a fiber that has stopped: it may
+ * a fiber waits for is read when its next turn begins, because it still says
+ * so then.  So nothing is remembered of a fiber between its turns, and it may
  * be freed at any time.
  *
  * All of this happens under the GIL, or on the one thread that is recorded
- * without it (see below), and on_turn runs no Python code: between the
- * choice of a task and its turn nothing may change.  What is recorded keeps
- * names and types alive, never fibers.
- */
+ * without a GIL (see below).  on_turn runs no Python code, because nothing may
+ * change between the choice of a task and its turn.  Records keep names and
+ * types alive, never fibers. */
 #include "python/watch/watch.h"
 
 #include "python/core/arguments.h"
@@ -32,14 +32,14 @@
 
 #include <string.h>
 
-/* ------------------------------------------------------ whose it is */
+/* ------------------------------------------------ which threads are recorded */
 
-/* With a GIL the turns of all threads are recorded.  Without one a record is
- * made on one thread, which alone begins, ends and reads it, and the runs of the
- * others know nothing of it. */
+/* With a GIL the turns of all threads are recorded.  Without one only a single
+ * thread is recorded, which alone begins, ends and reads the record; the runs
+ * of other threads are not affected. */
 
-/* Without a GIL; NULL: nobody's.  Shared, written behind pf_threads_lock, and
- * one word. */
+/* Without a GIL: the thread that is recorded, or NULL.  Shared, one word,
+ * written behind pf_threads_lock. */
 static PF_SHARED(PfThread *) recorded;
 
 static bool
@@ -48,7 +48,7 @@ is_recorded(const SchedulerObject *s)
     return !PF_FREE_THREADED || s->thread == PF_SHARED_GET(&recorded);
 }
 
-/* Under pf_threads_lock. */
+/* Called with pf_threads_lock. */
 static bool
 still_lives(const PfThread *thread)
 {
@@ -63,8 +63,8 @@ static bool
 claim_for(PfThread *t)
 {
     pf_mutex_lock(&pf_threads_lock);
-    PfThread *whose = PF_SHARED_GET(&recorded);
-    bool ours = whose == t || !still_lives(whose);
+    PfThread *owner = PF_SHARED_GET(&recorded);
+    bool ours = owner == t || !still_lives(owner);
     if (ours) {
         PF_SHARED_SET(&recorded, t);
     }
@@ -72,7 +72,8 @@ claim_for(PfThread *t)
     return ours;
 }
 
-/* Recorded is what this thread runs: 0, or -1 with FiberError. */
+/* Without a GIL: makes this thread the one that is recorded.  0, or -1 with
+ * FiberError if another thread is. */
 static int
 claim_record(void)
 {
@@ -92,12 +93,11 @@ claim_record(void)
 
 typedef struct Entry {
     const void *key; /* NULL: free */
-    uint32_t number;
-    PyObject *name; /* of a task */
+    uint32_t number; /* from 1; 0: the entry counts as unused */
+    PyObject *name;  /* of a task */
 } Entry;
 
-/* Open addressing.  Numbers begin with 1; an entry with the number 0 is as good
- * as none. */
+/* A hash table from addresses to numbers, with open addressing. */
 typedef struct Map {
     Entry *entries;
     size_t mask, count; /* the size is mask + 1, or 0 */
@@ -139,7 +139,7 @@ map_grow(Map *map)
     return map_rebuild(map, map->entries == NULL ? 64 : 2 * (map->mask + 1));
 }
 
-/* The entry of `key`, new with the number 0; NULL: no memory. */
+/* Finds the entry of `key`, or adds one with the number 0; NULL: no memory. */
 static Entry *
 map_entry(Map *map, const void *key)
 {
@@ -156,25 +156,26 @@ map_entry(Map *map, const void *key)
 
 /* ------------------------------------------------------------ the recorder */
 
-/* How a turn came about; the upper bits of Record.why. */
+/* Why a turn began; the upper bits of Record.why. */
 enum { WOKEN, TIMED_OUT, CANCELLED, FIRST };
 #define WHY_BITS 14
 #define MOST_REASONS ((1 << WHY_BITS) - 1)
 
-/* In the order of time.  Python reads them by struct.unpack("=qIHH"). */
+/* The beginning of a turn.  Records are in the order of time.  Python reads
+ * them by struct.unpack("=qIHH"). */
 typedef struct Record {
     int64_t when;  /* nanoseconds, monotonic */
-    uint32_t task; /* who begins; 0: nobody, the loop waits or ends */
+    uint32_t task; /* task that begins; 0: none, the loop waits or ends */
     uint16_t loop;
-    uint16_t why; /* index of what it waited for, and how it came about */
+    uint16_t why; /* number of what it waited for, and why the turn began */
 } Record;
 _Static_assert(sizeof(Record) == 16, "Python knows its layout");
 
 /* The present turn of a scheduler. */
 typedef struct Turn {
     uint16_t loop;      /* the scheduler's number in the timeline, or 0 */
-    uint32_t row;       /* its row in the profile, or 0 */
-    int64_t began, cpu; /* for that */
+    uint32_t row;       /* the task's row in the profile, or 0 */
+    int64_t began, cpu; /* clock readings at the beginning, for the profile */
 } Turn;
 
 /* constant after import */
@@ -188,7 +189,7 @@ turn_of(const SchedulerObject *s)
 
 typedef struct Row {
     uint64_t turns;
-    int64_t cpu, real, longest; /* nanoseconds; longest: of `real` */
+    int64_t cpu, real, longest; /* nanoseconds; longest: by `real` */
 } Row;
 
 typedef struct Moment {
@@ -199,27 +200,28 @@ typedef struct Recorder {
     PyObject_HEAD
     /* --- a timeline --- */
     Record *records;  /* a ring; NULL: this is a profile */
-    PyObject **names; /* of the task of each record; NULL: the loop's */
-    size_t room;
+    PyObject **names; /* of each record's task; NULL: it has no task */
+    size_t room;      /* records that fit into the ring */
     uint64_t written;
-    Map tasks;          /* by task */
-    uint32_t last_task; /* its number */
-    Map kinds;          /* of waits, by word or type */
-    PyObject *reasons;  /* those, by number - 1 */
-    Map loops;          /* by the thread's identifier */
-    PyObject *threads;  /* their identifiers, by number - 1 */
+    Map tasks;          /* task -> number */
+    uint32_t last_task; /* the highest number of a task */
+    Map kinds;          /* what is waited for, a word or a type -> number */
+    PyObject *reasons;  /* list: number - 1 -> that word or type */
+    Map loops;          /* identifier of a thread -> number */
+    PyObject *threads;  /* list: number - 1 -> that identifier */
     /* --- a profile --- */
-    PyObject *rows_of; /* dict: a name's row */
+    PyObject *rows_of; /* dict: name -> number of its row, from 1 */
     Row *rows;
     size_t row_room;
-    /* --- */
-    uint64_t lost; /* turns without memory for them */
+    /* --- both --- */
+    uint64_t lost; /* turns for which there was no memory */
 } Recorder;
 
-/* At work; at most one of each; under the GIL. Shared, one word each. */
+/* The active recorders, or NULL; under the GIL.  Shared, one word each. */
 static Recorder *timeline, *profile;
 
-/* The number of `key`, for which `list` then has `object`; 0: no memory. */
+/* Returns the number of `key`; if that is new, appends `object` to `list`.  0:
+ * no memory. */
 static uint32_t
 number_of(Map *map, PyObject *list, const void *key, PyObject *object)
 {
@@ -237,8 +239,8 @@ number_of(Map *map, PyObject *list, const void *key, PyObject *object)
     return entry->number;
 }
 
-/* A str, no subclass, or a type: as far as it can be had, and dropped, without
- * running code; borrowed. */
+/* Returns the task's name, an exact str, or a type: what can be had, and be
+ * dropped, without running code.  Borrowed. */
 static PyObject *
 name_of(PfTaskObject *task)
 {
@@ -260,7 +262,8 @@ name_of(PfTaskObject *task)
 
 /* ---------------------------------------------------------------- a timeline */
 
-/* No code runs when a name goes: it is a string, or keep_type() has it. */
+/* Overwriting a name runs no code, because it is a string, or keep_type()
+ * holds a reference to the type. */
 static void
 write_record(Recorder *r, Record record, PyObject *name)
 {
@@ -284,7 +287,8 @@ loop_number(Recorder *r, SchedulerObject *s)
     return number > UINT16_MAX ? 0 : (uint16_t)number;
 }
 
-/* What it has waited for until now, as a word or a type; NULL: nothing. */
+/* What the fiber has waited for until now, a word or a type; NULL: nothing.
+ * Borrowed. */
 static PyObject *
 reason_of(FiberObject *fiber)
 {
@@ -308,8 +312,9 @@ how_it_came(const pf_task *task, bool first)
     }
 }
 
-/* The last reference to a type may run code when it goes, so the reasons, which
- * are kept as long as the recorder, have one, too. */
+/* Dropping the last reference to a type may run code.  So `reasons`, which
+ * lives as long as the recorder, gets a reference, too.  Returns false without
+ * memory. */
 static bool
 keep_type(Recorder *r, PyObject *name)
 {
@@ -317,8 +322,9 @@ keep_type(Recorder *r, PyObject *name)
            number_of(&r->kinds, r->reasons, name, name) != 0;
 }
 
-/* 0: no memory.  A fiber may have the address of one that is gone, which `first`
- * tells; of a grain the name tells. */
+/* Returns the task's number; 0: no memory.  A new task may have the address of
+ * one that is gone.  For a fiber `first`, for a grain another name shows that.
+ */
 static uint32_t
 task_number(Recorder *r, pf_task *task, PyObject *name, bool first)
 {
@@ -338,7 +344,7 @@ static void
 note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
 {
     FiberObject *fiber = pf_task_fiber(pf_task_object(task));
-    /* A fiber gets its stack after this, so a first turn shows. */
+    /* At its first turn a fiber has no stack yet. */
     bool first = fiber != NULL && fiber->fiber.stack == NULL;
     PyObject *name = name_of(pf_task_object(task));
     uint32_t number = task_number(r, task, name, first);
@@ -361,7 +367,7 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
 
 /* ----------------------------------------------------------------- a profile */
 
-/* Room for one more. */
+/* Makes room for one more row after `count`.  Returns false without memory. */
 static bool
 have_row(Recorder *r, size_t count)
 {
@@ -379,7 +385,7 @@ have_row(Recorder *r, size_t count)
     return true;
 }
 
-/* The number of a name's row, from 1; 0: no memory. */
+/* Returns the number of the name's row, from 1; 0: no memory. */
 static uint32_t
 row_number(Recorder *r, PyObject *name)
 {
@@ -395,7 +401,7 @@ row_number(Recorder *r, PyObject *name)
     return done ? (uint32_t)(count + 1) : 0;
 }
 
-/* As type.__name__ has it. */
+/* type.__name__, without running code; a new reference, or NULL. */
 static PyObject *
 name_of_type(PyTypeObject *type)
 {
@@ -404,8 +410,9 @@ name_of_type(PyTypeObject *type)
     return PyUnicode_FromString(whole ? type->tp_name : dot + 1);
 }
 
-/* Keys are plain strings, which are compared without running code: the names
- * of many fibers may be equal and yet different objects. */
+/* Returns the number of the task's row; 0: no memory.  The key is a plain
+ * string, compared without running code, because fibers with equal names may
+ * have different name objects. */
 static uint32_t
 row_of(Recorder *r, pf_task *task)
 {
@@ -433,8 +440,8 @@ charge(Recorder *r, const Turn *turn, Moment now)
 
 /* ------------------------------------------------------------------- the hooks */
 
-/* Each clock is read once for the end of one turn and the beginning of the
- * next; the thread's own is a system call. */
+/* Reads each clock once for both the end of a turn and the beginning of the
+ * next, because reading the thread's CPU time is a system call. */
 static Moment
 this_moment(void)
 {
@@ -444,7 +451,8 @@ this_moment(void)
     };
 }
 
-/* The loop waits or ends, or the next turn begins. */
+/* The present turn ends in the profile, because the loop waits or ends, or the
+ * next turn begins. */
 static void
 end_turn(SchedulerObject *s, Moment now)
 {
@@ -454,6 +462,7 @@ end_turn(SchedulerObject *s, Moment now)
     turn_of(s)->row = 0;
 }
 
+/* The loop waits or ends: no turn follows. */
 static void
 on_turn_ends(SchedulerObject *s)
 {
@@ -487,6 +496,7 @@ begin_turn(SchedulerObject *s, pf_task *task, Moment now)
     }
 }
 
+/* The scheduler's `pick`. */
 static pf_task *
 on_turn(pf_scheduler *core, void *data)
 {
@@ -523,6 +533,7 @@ uninstall(SchedulerObject *s)
     }
 }
 
+/* Calls `act` for every scheduler; without a GIL, for this thread's. */
 static void
 for_each_scheduler(void (*act)(SchedulerObject *s))
 {
@@ -537,7 +548,7 @@ for_each_scheduler(void (*act)(SchedulerObject *s))
     pf_mutex_unlock(&pf_threads_lock);
 }
 
-/* Nothing is recorded any more, or not yet. */
+/* Undoes claim_record if no recorder is active. */
 static void
 end_claim(void)
 {
@@ -557,8 +568,8 @@ forget_loop(SchedulerObject *s)
     turn_of(s)->row = 0;
 }
 
-/* A call that begins or ends a record ends turns as well: their first or last
- * part is not recorded. */
+/* Activates a recorder, or with NULL ends one.  The turns in which this
+ * happens are recorded in part: from here on, or up to here. */
 static void
 set_active(Recorder **active, Recorder *r)
 {
@@ -594,7 +605,7 @@ end_each(SchedulerObject *s)
 {
     if (s->core.pick == on_turn && s->in_turn_record) {
         if (s->thread != pf_thread_current) {
-            turn_of(s)->row = 0; /* only a thread itself can read its time */
+            turn_of(s)->row = 0; /* only its thread can read its CPU time */
         }
         on_turn_ends(s);
     }
@@ -620,8 +631,8 @@ recorder_stop(PyObject *op, PyObject *ignored)
     Py_RETURN_TRUE;
 }
 
-/* The records from the oldest on, as bytes; the name of each; reasons; threads;
- * how many records are gone.  (More may be written while memory is found.) */
+/* The count is taken before memory is allocated, which may run code that
+ * writes more records. */
 static PyObject *
 recorder_timeline(PyObject *op, PyObject *ignored)
 {
@@ -653,7 +664,6 @@ recorder_timeline(PyObject *op, PyObject *ignored)
                          (unsigned long long)(first + r->lost));
 }
 
-/* For each name: turns, and nanoseconds: cpu, real, longest. */
 static PyObject *
 recorder_profile(PyObject *op, PyObject *ignored)
 {
@@ -691,7 +701,8 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (room < 0 || (size_t)room > PY_SSIZE_T_MAX / sizeof(Record)) {
-        PyErr_SetString(PyExc_ValueError, "no such number of records");
+        PyErr_SetString(PyExc_ValueError,
+                        "`room` is negative, or more than memory can hold");
         return NULL;
     }
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
@@ -725,7 +736,8 @@ recorder_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* (Types that are in a cycle with a recorder live on with it.) */
+/* (traverse does not visit `names` and the names of tasks, so a type in a
+ * cycle with a recorder is never collected.) */
 static int
 recorder_clear(PyObject *op)
 {
@@ -760,16 +772,19 @@ recorder_dealloc(PyObject *op)
 }
 
 static PyMethodDef methods[] = {
-    {"start", recorder_start, METH_NOARGS, "start($self, /)\n--\n\nBegin."},
+    {"start", recorder_start, METH_NOARGS,
+     "start($self, /)\n--\n\nBegin to record."},
     {"stop", recorder_stop, METH_NOARGS,
-     "stop($self, /)\n--\n\nEnd; False: it had not begun, or has ended."},
+     "stop($self, /)\n--\n\nEnd the record. Return False if it was not "
+     "active."},
     {"timeline", recorder_timeline, METH_NOARGS,
      "timeline($self, /)\n--\n\n"
-     "Records, names, reasons, threads, number of lost ones."},
+     "Records as bytes, oldest first; the name of each; reasons; threads;\n"
+     "how many records were lost."},
     {"profile", recorder_profile, METH_NOARGS,
-     "profile($self, /)\n--\n\nA tuple for each name: turns, cpu, real, "
-     "longest "
-     "turn."},
+     "profile($self, /)\n--\n\n"
+     "A tuple for each name: name, turns, and in nanoseconds CPU time, real\n"
+     "time, longest turn."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -780,7 +795,8 @@ static PyType_Slot type_slots[] = {
     {Py_tp_clear, recorder_clear},
     {Py_tp_methods, methods},
     {Py_tp_doc, "_Turns(room)\n--\n\n"
-                "Records turns: the last `room` of them, or 0: a profile."},
+                "Record turns: a timeline of the last `room` records, or, if\n"
+                "`room` is 0, a profile."},
     {0, NULL},
 };
 
@@ -800,6 +816,6 @@ int
 pf_turns_init(PyObject *module)
 {
     PyTypeObject *type = pf_arguments_add_type(module, &spec, NULL);
-    Py_XDECREF(type); /* the module has it */
+    Py_XDECREF(type); /* the module holds a reference */
     return type == NULL ? -1 : 0;
 }

@@ -1,7 +1,7 @@
-/* watch/: eyes on runs, from outside of them.
+/* watch/: observes runs from outside.
  *
- *   watchdog.c  a thread that notices when a loop does not run
- *   turns.c     every turn of a fiber, for a timeline and for a profile
+ *   watchdog.c  a thread that reports when a loop does not run
+ *   turns.c     records every turn of a fiber, for a timeline and a profile
  *
  * Called by module.c.
  */

@@ -1,22 +1,23 @@
 /* The watchdog: a thread that notices when a scheduler's loop does not run.
  *
- * It needs no GIL to notice, since a function in C may hold that.  It looks at
- * each thread with a run every now and then: the loop runs if its counters have
- * changed, or while it sleeps.  What it finds goes two ways:
+ * The watchdog works without the GIL, because a C function may hold that.
+ * Every now and then it looks at each thread with a run: the loop runs if its
+ * counters have changed, or while it sleeps.  A loop that does not run is
+ * reported in one of two ways:
  *
  *   1. A Python thread, the reporter, which waits in _watchdog_next(), gets a
- *      report: with the GIL it can tell the fiber's name and stack properly.
- *   2. If the reporter does not come within a second, nobody gets the GIL, or
- *      the logging of an earlier report does not end.  Then the blocked thread
- *      itself is interrupted and writes its fiber's name and stack to stderr,
- *      as the handler for stack overflows does.
+ *      report.  With the GIL it can format the fiber's name and stack properly.
+ *   2. If the reporter does not take the report within a second, no thread gets
+ *      the GIL, or the logging of an earlier report does not end.  Then the
+ *      blocked thread itself is interrupted and writes its fiber's name and
+ *      stack to stderr, as the handler for stack overflows does.
  *
- * In both cases the names of the C functions that it is in come from an
- * interruption, too: see engine/base/interrupt.h.
+ * The C functions that the blocked thread is in are found by an interruption in
+ * both cases: see engine/base/interrupt.h.
  *
- * Whoever holds pf_threads_lock may follow thread->scheduler: a scheduler takes
- * that lock once before it is freed.  Its counters are words that another
- * thread writes; here they only have to change.
+ * With pf_threads_lock held, thread->scheduler may be followed: a scheduler
+ * takes that lock once before it is freed.  Another thread writes the
+ * scheduler's counters at any time; here it only matters whether they change.
  */
 #include "python/watch/watch.h"
 
@@ -46,66 +47,69 @@
 
 #define MILLISECOND INT64_C(1000000)
 #define SECOND (1000 * MILLISECOND)
-/* Between two looks: a quarter of the shortest limit, within these. */
+/* Between two looks the watchdog pauses for a quarter of the shortest limit,
+ * but not shorter or longer than this. */
 #define SHORTEST_PAUSE (5 * MILLISECOND)
 #define LONGEST_PAUSE SECOND
 #define DEBUG_LIMIT (100 * MILLISECOND)
 #define REPORTER_PATIENCE SECOND
 #define INTERRUPT_PATIENCE (100 * MILLISECOND)
-#define MOST_PLACES 64
-#define MOST_TOLD 8 /* of these */
+#define MOST_PLACES 64 /* addresses taken from a C stack */
+#define MOST_SHOWN 8   /* of these, in a report */
 
 typedef struct Report {
-    unsigned long thread; /* its Python identifier */
-    int64_t since;        /* how long, in nanoseconds */
-    uint64_t progress;    /* as it has been for so long */
+    unsigned long thread; /* Python identifier */
+    int64_t since;        /* nanoseconds that the loop has not run */
+    uint64_t progress;    /* progress_of(), unchanged for so long */
     bool over;            /* the loop runs again */
-    bool lacks_gil;       /* it waits for the GIL itself */
-    bool debug;           /* only a call that blocks is worth telling */
+    bool lacks_gil;       /* the loop waits for the GIL itself */
+    bool debug;           /* report only a call that blocks */
     char native[1024];    /* C functions, innermost first */
 } Report;
 
 enum {
-    WAKE,  /* to the thread: something has changed */
-    GONE,  /* from the thread: it ends */
-    READY, /* to the reporter: `report` is there */
-    TAKEN, /* from the reporter: it has it */
-    BEGUN, /* from the reporter: it has come once */
+    WAKE,  /* to the watchdog's thread: look again, or stop */
+    GONE,  /* from the watchdog's thread: it ends */
+    READY, /* to the reporter: `report` is filled */
+    TAKEN, /* from the reporter: `report` has been copied */
+    BEGUN, /* from the reporter: its first _watchdog_next() */
     LOCKS,
 };
 
-/* One for each start, which its thread, its reporter and who waits for them
- * keep to: another one may have been started before they have gone.  It is
- * never freed.  The locks are binary semaphores: who releases one has seen it
- * taken. */
+/* Made for each start.  The watchdog's thread, its reporter and the callers
+ * that wait for these two keep using the same object, because another watchdog
+ * may have been started before they have ended.  For the same reason the
+ * object is never freed.  The locks are binary semaphores, so a thread
+ * releases one only after it has seen that it is taken. */
 typedef struct Watchdog {
     PyThread_type_lock locks[LOCKS];
     PF_ATOMIC(uint8_t) stop;
-    PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
+    PF_ATOMIC(uint8_t) nudged;  /* WAKE is released */
     PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
-    PF_ATOMIC(uint8_t) awaited; /* ... which waits for one; else it is busy */
-    PF_ATOMIC(uint8_t) came;    /* `begun` is released */
-    Report report;              /* belongs to whom `full` says */
+    PF_ATOMIC(uint8_t) awaited; /* the reporter waits; else it is busy */
+    PF_ATOMIC(uint8_t) came;    /* BEGUN is released */
+    Report report;              /* the reporter's while `full` */
 } Watchdog;
 
 #define CAPSULE_NAME "pyfiber watchdog"
 
-/* shared, behind its own mutex: who watches, and the signal, which is there as long
- * as somebody does.  To nudge, one may look without.  NULL: none runs. */
+/* shared, behind its own mutex: the watchdog that runs, or NULL.  The mutex
+ * also guards the signal handler, which is installed while one runs.  nudge()
+ * reads the pointer without the mutex. */
 static struct {
     PF_OBJECT_MUTEX
-    PF_SHARED(Watchdog *) dog;
-} kennel;
-/* shared, one word; of runs without one of their own; 0: none */
+    PF_SHARED(Watchdog *) watchdog;
+} active;
+/* shared, one word; nanoseconds, for runs without a separate limit; 0: none */
 static PF_ATOMIC(int64_t) general_limit;
 
 /* ------------------------------------------------------------------ the look */
 
-/* What it has seen of a loop, under pf_threads_lock. */
+/* What the watchdog has seen of a loop; guarded by pf_threads_lock. */
 typedef struct Watched {
     uint64_t progress;
-    int64_t since; /* so long it has been like this; 0: never looked at */
-    int64_t told;  /* the next report is due after so long; 0: none yet */
+    int64_t since; /* when it was first seen like this; 0: never looked at */
+    int64_t next_report; /* due after so many ns; 0: none was made yet */
     bool asleep;
 } Watched;
 
@@ -118,20 +122,21 @@ watched_of(const SchedulerObject *s)
     return pf_scheduler_keeps(s, &of_scheduler);
 }
 
+/* Reads a counter that another thread may be writing. */
 static uint64_t
-glance(const uint64_t *word)
+read_racy(const uint64_t *word)
 {
     return *(const volatile uint64_t *)word;
 }
 
-/* Only grows, and does so with whatever the loop does. */
+/* A number that grows with whatever the loop does. */
 static uint64_t
 progress_of(const SchedulerObject *s)
 {
     const pf_scheduler *core = &s->core;
-    return glance(&core->switches) + glance(&core->waits) +
-           glance(&core->messages) + glance(&core->timeouts) +
-           glance(&core->events);
+    return read_racy(&core->switches) + read_racy(&core->waits) +
+           read_racy(&core->messages) + read_racy(&core->timeouts) +
+           read_racy(&core->events);
 }
 
 static bool
@@ -140,8 +145,8 @@ sleeps(SchedulerObject *s)
     return pf_load(&s->core.sleeping) && !pf_load(&s->lacks_gil);
 }
 
-/* Zero: nobody wants to know.  A limit that somebody has named comes before
- * that for debugging. */
+/* The limit for a run, in nanoseconds; 0: it is not watched.  A limit that was
+ * set takes precedence over the one for debugging, for which *debug is true. */
 static int64_t
 limit_of(SchedulerObject *s, bool *debug)
 {
@@ -151,8 +156,8 @@ limit_of(SchedulerObject *s, bool *debug)
     return *debug ? DEBUG_LIMIT : named;
 }
 
-/* For how long has the loop certainly not run?  Counted from the first look
- * that found it as it is now. */
+/* How many nanoseconds has the loop certainly not run?  Counts from the first
+ * look that found it as it is now. */
 static int64_t
 stuck_for(SchedulerObject *s, int64_t now)
 {
@@ -179,27 +184,28 @@ typedef struct View {
     PfThread *thread;
     void *places[MOST_PLACES];
     size_t count;
-    bool tell; /* write what the interpreter was running */
+    bool write; /* write the fiber's name and stack to stderr */
 } View;
 
-/* In a signal handler on the blocked thread. */
+/* Runs in a signal handler on the blocked thread. */
 static void
 look_around(void *data)
 {
     View *view = data;
     view->count = pf_interrupt_native_stack(view->places, MOST_PLACES);
-    if (view->tell) {
+    if (view->write) {
         pf_overflow_tell_fiber();
     }
 }
 
-/* The functions that Python code has called, as one line. */
+/* Writes the names of the C functions that Python code has called to `text`,
+ * as one line, innermost first.  The interpreter's own functions end it. */
 static void
 describe(const View *view, char *text, size_t size)
 {
     size_t length = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < view->count && i < MOST_TOLD; i++) {
+    for (size_t i = 0; i < view->count && i < MOST_SHOWN; i++) {
         char name[160];
         size_t n =
             pf_interrupt_native_name(view->places[i], name, sizeof name);
@@ -207,14 +213,14 @@ describe(const View *view, char *text, size_t size)
             break;
         }
         if (i != 0 && name[n - 1] != ')') {
-            continue; /* without a name: only the innermost is worth it */
+            continue; /* without a name: only the innermost one is shown */
         }
         length += (size_t)snprintf(text + length, size - length, "%s%s",
                                    i == 0 ? "" : " < ", name);
     }
 }
 
-/* -------------------------------------------------------------------- telling */
+/* ----------------------------------------------------------------- reporting */
 
 static bool
 acquire(PyThread_type_lock lock, int64_t ns)
@@ -222,22 +228,24 @@ acquire(PyThread_type_lock lock, int64_t ns)
     return PyThread_acquire_lock_timed(lock, ns / 1000, 0) == PY_LOCK_ACQUIRED;
 }
 
-/* The reporter has taken it in time. */
+/* Gives the report to the reporter.  Returns false if that has not taken it
+ * within `patience` nanoseconds. */
 static bool
 hand_over(Watchdog *self, const Report *report, int64_t patience)
 {
     if (pf_load(&self->full)) {
-        return false; /* it has not come for the last one */
+        return false; /* the reporter has not taken the last report yet */
     }
-    (void)acquire(self->locks[TAKEN], 0); /* of the last one, which was late */
+    /* If the last report was taken late, TAKEN is still released. */
+    (void)acquire(self->locks[TAKEN], 0);
     self->report = *report;
     pf_store(&self->full, 1);
     PyThread_release_lock(self->locks[READY]);
     return acquire(self->locks[TAKEN], patience);
 }
 
-/* If the reporter is busy, it may also be waiting for the GIL in the middle of
- * its work. */
+/* Why the reporter cannot report this.  If it is busy, it may be logging, or
+ * be waiting for the GIL in the middle of its work. */
 static const char *
 why_not_in_python(Watchdog *self, const Report *report)
 {
@@ -252,8 +260,8 @@ why_not_in_python(Watchdog *self, const Report *report)
            "being logged, or its fiber is in a C function that holds the GIL";
 }
 
-/* Under pf_threads_lock.  The reporter has been waited for, and meanwhile the
- * run, or the thread, may have ended. */
+/* Called with pf_threads_lock.  The run, or the thread, may have ended while
+ * the watchdog waited for the reporter. */
 static bool
 is_stuck_still(const PfThread *thread, const Report *report)
 {
@@ -265,8 +273,9 @@ is_stuck_still(const PfThread *thread, const Report *report)
     return s != NULL && progress_of(s) == report->progress && !sleeps(s);
 }
 
+/* Writes the report to stderr, then has the blocked thread write its fiber. */
 static void
-tell_without_gil(Watchdog *self, const Report *report, View *view)
+report_without_gil(Watchdog *self, const Report *report, View *view)
 {
     pf_mutex_lock(&pf_threads_lock);
     bool stuck = is_stuck_still(view->thread, report);
@@ -290,7 +299,7 @@ tell_without_gil(Watchdog *self, const Report *report, View *view)
     }
     pf_mutex_lock(&pf_threads_lock);
     if (is_stuck_still(view->thread, report)) {
-        view->tell = true;
+        view->write = true;
         (void)pf_interrupt(view->thread->native, look_around, view,
                            INTERRUPT_PATIENCE);
     }
@@ -299,7 +308,8 @@ tell_without_gil(Watchdog *self, const Report *report, View *view)
 
 /* ------------------------------------------------------------------ the thread */
 
-/* Under pf_threads_lock: is there something to tell of this thread? */
+/* Called with pf_threads_lock: is a report on this thread due?  Fills in
+ * *report if so, and lowers *shortest to the limit of its run. */
 static bool
 look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 {
@@ -311,19 +321,19 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
     bool debug;
     int64_t limit = limit_of(s, &debug);
     if (limit == 0) {
-        w->since = w->told = 0; /* nobody looks: what was seen gets old */
+        w->since = w->next_report = 0; /* nobody looks: forget what was seen */
         return false;
     }
     *shortest = limit < *shortest ? limit : *shortest;
     int64_t last = now - w->since;
     int64_t stuck = stuck_for(s, now);
-    bool over = stuck == 0 && w->told != 0;
-    if (!over && stuck < (w->told == 0 ? limit : w->told)) {
+    bool over = stuck == 0 && w->next_report != 0;
+    if (!over && stuck < (w->next_report == 0 ? limit : w->next_report)) {
         return false;
     }
-    /* Again when it has lasted twice as long; to debug, at every limit: it may
-     * have computed until now, and block next. */
-    w->told = over ? 0 : debug ? stuck + limit : 2 * stuck;
+    /* Report again when the time has doubled; for debugging, at every limit,
+     * because the fiber may have computed until now and block next. */
+    w->next_report = over ? 0 : debug ? stuck + limit : 2 * stuck;
     *report = (Report){
         .thread = pystate_thread(t->tstate),
         .since = over ? last : stuck,
@@ -336,7 +346,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 }
 
 static void
-tell_of(Watchdog *self, Report *report, View *view)
+deliver(Watchdog *self, Report *report, View *view)
 {
     if (report->over || report->debug) {
         (void)hand_over(self, report, REPORTER_PATIENCE);
@@ -344,11 +354,12 @@ tell_of(Watchdog *self, Report *report, View *view)
     }
     describe(view, report->native, sizeof report->native);
     if (!hand_over(self, report, REPORTER_PATIENCE) && !pf_load(&self->stop)) {
-        tell_without_gil(self, report, view);
+        report_without_gil(self, report, view);
     }
 }
 
-/* One look at all; returns how long to wait for the next one. */
+/* Looks at all threads until one needs a report.  Returns how many nanoseconds
+ * to wait before the next look. */
 static int64_t
 look(Watchdog *self)
 {
@@ -373,7 +384,7 @@ look(Watchdog *self)
     }
     pf_mutex_unlock(&pf_threads_lock);
     if (view.thread != NULL) {
-        tell_of(self, &report, &view);
+        deliver(self, &report, &view);
         return 0;
     }
     int64_t pause = shortest / 4;
@@ -401,10 +412,11 @@ watch_thread(void *started)
 static Watchdog *
 running(void)
 {
-    return PF_SHARED_GET(&kennel.dog);
+    return PF_SHARED_GET(&active.watchdog);
 }
 
-/* There is a new limit, or the end: look now. */
+/* Makes the watchdog look now, because of a new limit, a new run or a stop.
+ * `self` may be NULL. */
 static void
 nudge(Watchdog *self)
 {
@@ -413,7 +425,7 @@ nudge(Watchdog *self)
     }
 }
 
-/* Of one that nobody else has seen. */
+/* Frees a watchdog that no other thread has seen. */
 static void
 free_watchdog(Watchdog *self)
 {
@@ -424,7 +436,7 @@ free_watchdog(Watchdog *self)
     PyMem_RawFree(self);
 }
 
-/* Its locks are taken. */
+/* Makes a watchdog whose locks are all taken; NULL: no memory. */
 static Watchdog *
 new_watchdog(void)
 {
@@ -440,10 +452,11 @@ new_watchdog(void)
     return self;
 }
 
-/* Not in the middle of an interruption, by one that is about to end.  With the
- * kennel's mutex: the threads' lock is taken inside it, never around it. */
+/* Uninstalls the signal handler.  pf_threads_lock excludes an interruption by
+ * a watchdog that is about to end.  Called with the mutex of `active`, inside
+ * of which pf_threads_lock is taken, never the other way round. */
 static void
-leave_signal_alone(void)
+uninstall_signal(void)
 {
     pf_mutex_lock(&pf_threads_lock);
     pf_interrupt_uninstall();
@@ -453,50 +466,53 @@ leave_signal_alone(void)
 static bool
 begin_to_watch(Watchdog *self)
 {
-    (void)pf_interrupt_install(); /* without it C functions are not told */
+    (void)pf_interrupt_install(); /* if it fails, reports lack C functions */
     if (PyThread_start_new_thread(watch_thread, self) !=
         PYTHREAD_INVALID_THREAD_ID) {
         return true;
     }
-    leave_signal_alone();
+    uninstall_signal();
     return false;
 }
 
-/* False if another one was started meanwhile, by code that ran to make the
- * capsule or by another thread, or if the system refuses. */
+/* Starts the watchdog's thread and makes it the active one.  Returns false if
+ * another watchdog was started meanwhile, by code that ran to make the capsule
+ * or by another thread; or if the system refused a thread (*refused). */
 static bool
-settle_in(Watchdog *self, bool *refused)
+activate(Watchdog *self, bool *refused)
 {
-    PF_LOCK(&kennel);
+    PF_LOCK(&active);
     bool vacant = running() == NULL;
     bool begun = vacant && begin_to_watch(self);
     if (begun) {
-        PF_SHARED_SET(&kennel.dog, self);
+        PF_SHARED_SET(&active.watchdog, self);
     }
-    PF_UNLOCK(&kennel);
+    PF_UNLOCK(&active);
     *refused = vacant && !begun;
     return begun;
 }
 
+/* Returns the active watchdog, which is active no longer, or NULL. */
 static Watchdog *
-turn_out(void)
+deactivate(void)
 {
-    PF_LOCK(&kennel);
+    PF_LOCK(&active);
     Watchdog *self = running();
-    PF_SHARED_SET(&kennel.dog, NULL);
-    PF_UNLOCK(&kennel);
+    PF_SHARED_SET(&active.watchdog, NULL);
+    PF_UNLOCK(&active);
     return self;
 }
 
-/* Unless another one has been started meanwhile. */
+/* Uninstalls the signal handler, unless another watchdog was started
+ * meanwhile. */
 static void
-shut_kennel(void)
+uninstall_unused_signal(void)
 {
-    PF_LOCK(&kennel);
+    PF_LOCK(&active);
     if (running() == NULL) {
-        leave_signal_alone();
+        uninstall_signal();
     }
-    PF_UNLOCK(&kennel);
+    PF_UNLOCK(&active);
 }
 
 static PyObject *
@@ -514,7 +530,7 @@ watchdog_start(PyObject *module, PyObject *ignored)
     }
     PyObject *capsule = PyCapsule_New(self, CAPSULE_NAME, NULL);
     bool refused = false;
-    if (capsule != NULL && settle_in(self, &refused)) {
+    if (capsule != NULL && activate(self, &refused)) {
         return capsule;
     }
     free_watchdog(self);
@@ -525,9 +541,10 @@ watchdog_start(PyObject *module, PyObject *ignored)
     return capsule == NULL || refused ? NULL : Py_NewRef(Py_None);
 }
 
-/* The reporter is there, or will not be needed. */
+/* Releases the thread that waits for the reporter in _watchdog_await: the
+ * reporter has come, or the watchdog is being stopped. */
 static void
-let_begin(Watchdog *self)
+end_await(Watchdog *self)
 {
     if (!pf_fetch_or(&self->came, 1)) {
         PyThread_release_lock(self->locks[BEGUN]);
@@ -539,17 +556,17 @@ watchdog_stop(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    Watchdog *self = turn_out();
+    Watchdog *self = deactivate();
     if (self == NULL) {
         Py_RETURN_FALSE;
     }
     pf_store(&self->stop, 1);
     nudge(self);
-    let_begin(self);
+    end_await(self);
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->locks[GONE], WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-    shut_kennel();
+    uninstall_unused_signal();
     if (!pf_load(&self->full)) {
         PyThread_release_lock(self->locks[READY]);
     }
@@ -571,7 +588,7 @@ watchdog_next(PyObject *module, PyObject *capsule)
     if (self == NULL) {
         return NULL;
     }
-    let_begin(self);
+    end_await(self);
     if (pf_load(&self->stop) && !pf_load(&self->full)) {
         Py_RETURN_NONE;
     }
@@ -586,7 +603,7 @@ watchdog_next(PyObject *module, PyObject *capsule)
     Report report = self->report;
     pf_store(&self->full, 0);
     PyThread_release_lock(self->locks[TAKEN]);
-    /* Names of functions and files may be any bytes, or cut. */
+    /* Names of functions and files may be any bytes, or cut off. */
     PyObject *native = PyUnicode_DecodeUTF8(
         report.native, (Py_ssize_t)strlen(report.native), "replace");
     return native == NULL
@@ -598,9 +615,9 @@ watchdog_next(PyObject *module, PyObject *capsule)
                                report.debug ? Py_True : Py_False, native);
 }
 
-/* Until the new reporter is there, or the watchdog has been stopped.  Not by
- * a lock of Python: in a patched program others would run meanwhile, be it in
- * the middle of os.fork(). */
+/* Waits until the new reporter has come, or the watchdog has been stopped.  A
+ * lock of Python would not do: in a patched program other fibers would run
+ * meanwhile, perhaps in the middle of os.fork(). */
 static PyObject *
 watchdog_await(PyObject *module, PyObject *capsule)
 {
@@ -615,7 +632,6 @@ watchdog_await(PyObject *module, PyObject *capsule)
     Py_RETURN_NONE;
 }
 
-/* Nanoseconds; 0: none. */
 static PyObject *
 watchdog_limit(PyObject *module, PyObject *seconds)
 {
@@ -631,18 +647,19 @@ watchdog_limit(PyObject *module, PyObject *seconds)
                        : PyFloat_FromDouble((double)before / 1e9);
 }
 
-/* The child has neither the thread nor the reporter; what they held is lost. */
+/* The child has neither the watchdog's thread nor the reporter.  The object
+ * that they used, with its locks, stays as it was. */
 static int
 after_fork(PfThread *t)
 {
     (void)t;
-    memset(&kennel, 0, sizeof kennel);
+    memset(&active, 0, sizeof active);
     pf_help_after_fork();
     pf_interrupt_uninstall();
     return 0;
 }
 
-/* At import, if Python is in its development mode. */
+/* Called at import if Python is in its development mode. */
 static PyObject *
 watchdog_debug(PyObject *module, PyObject *ignored)
 {
@@ -655,23 +672,27 @@ watchdog_debug(PyObject *module, PyObject *ignored)
 static PyMethodDef functions[] = {
     {"_watchdog_debug", watchdog_debug, METH_NOARGS,
      "_watchdog_debug()\n--\n\n"
-     "Every run() is one with debug=True, unless it says otherwise."},
+     "Make debug=True the default of run()."},
     {"_watchdog_start", watchdog_start, METH_NOARGS,
      "_watchdog_start()\n--\n\n"
-     "Start its thread, for which the object stands; None: there is one."},
+     "Start the watchdog's thread. Return an object for the other functions,\n"
+     "or None if a watchdog runs already."},
     {"_watchdog_stop", watchdog_stop, METH_NOARGS,
-     "_watchdog_stop()\n--\n\nEnd its thread; False: there is none."},
+     "_watchdog_stop()\n--\n\n"
+     "End the watchdog's thread. Return False if none runs."},
     {"_watchdog_next", watchdog_next, METH_O,
      "_watchdog_next(started, /)\n--\n\n"
-     "Wait for a report: thread, seconds, whether it is over, whether the\n"
-     "loop waits for the GIL, whether only calls that block matter, C\n"
+     "Wait for a report: thread, seconds, whether the loop runs again,\n"
+     "whether it waits for the GIL, whether only calls that block matter, C\n"
      "functions. None: the watchdog ends."},
     {"_watchdog_await", watchdog_await, METH_O,
      "_watchdog_await(started, /)\n--\n\n"
-     "Wait for its first _watchdog_next(), once, or its end."},
+     "Wait until _watchdog_next() is called for the first time, or the\n"
+     "watchdog ends. To be called once."},
     {"_watchdog_limit", watchdog_limit, METH_O,
      "_watchdog_limit(seconds, /)\n--\n\n"
-     "Set the limit of runs that have none of their own; the one before."},
+     "Set the limit, in seconds or None, of runs that have no separate one.\n"
+     "Return the limit from before."},
     {NULL, NULL, 0, NULL},
 };
 

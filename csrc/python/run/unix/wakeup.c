@@ -1,7 +1,10 @@
-/* A signal that arrives just before the loop blocks would not interrupt it, and
- * the system may deliver it to another thread; so the interpreter is told
- * (signal.set_wakeup_fd) to write to a pipe that the loop watches.  If the
- * program uses the wakeup descriptor itself it is left alone. */
+/* wakeup.h for POSIX: the interpreter writes to a pipe that the loop watches
+ * (signal.set_wakeup_fd) when a signal arrives.
+ *
+ * The signal alone is not enough: one that arrives just before the loop blocks
+ * does not interrupt the wait, and the system may deliver it to another
+ * thread. If the program uses the wakeup descriptor itself, it is left alone.
+ */
 #include "python/run/wakeup.h"
 
 #include <fcntl.h>
@@ -9,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* of a thread: the main one */
+/* of a thread: the main one; read end, write end */
 static int wake_pipe[2] = {-1, -1};
-/* of a thread: the main one; what fstat() says of the two ends */
+/* of a thread: the main one; result of fstat() for the two ends */
 static struct stat pipe_stat[2];
 
 static int
@@ -24,7 +27,7 @@ set_up_end(int fd)
                : 0;
 }
 
-/* Whether both ends are still open files of ours. A program that closes every
+/* Do both numbers still belong to our pipe?  A program that closes every
  * descriptor, to become a daemon, closes the pipe as well, and the numbers may
  * belong to other files by now. */
 static bool
@@ -70,7 +73,8 @@ open_pipe(void)
     return 0;
 }
 
-/* The child has a pipe of its own: what the parent reads must not be ours. */
+/* Gives the child a separate pipe under the same numbers.  If it shared the
+ * parent's, each process would read wake-ups that are the other's. */
 static int
 after_fork(PfThread *t)
 {
@@ -102,7 +106,8 @@ pf_wakeup_drain(void)
     }
 }
 
-/* A new reference to what was set before, -1: nothing. */
+/* Sets the wakeup descriptor.  Returns a new reference to the one before (-1:
+ * none was set), or NULL with an exception. */
 static PyObject *
 set_wakeup_fd(PyObject *signals, int descriptor)
 {
@@ -126,8 +131,10 @@ done:
     return old;
 }
 
+/* Sets the wakeup descriptor.  Returns false, without an exception, if
+ * signal.set_wakeup_fd refuses it. */
 static bool
-is_set(PyObject *signals, long descriptor)
+try_set(PyObject *signals, long descriptor)
 {
     PyObject *now =
         PyObject_CallMethod(signals, "set_wakeup_fd", "l", descriptor);
@@ -139,24 +146,25 @@ is_set(PyObject *signals, long descriptor)
     return true;
 }
 
-/* A descriptor of the program's own may have been closed or made blocking since
- * it was set; signal.set_wakeup_fd refuses both.  One that blocks is put back all
- * the same, one that is closed is not. */
+/* Restores the program's wakeup descriptor.  signal.set_wakeup_fd refuses one
+ * that was closed or made blocking since the program set it.  A blocking one
+ * is restored all the same, by making it non-blocking for the call; if the
+ * descriptor is closed, none is set. */
 static void
-put_back(PyObject *signals, long descriptor)
+restore(PyObject *signals, long descriptor)
 {
-    if (is_set(signals, descriptor)) {
+    if (try_set(signals, descriptor)) {
         return;
     }
     int fd = (int)descriptor;
     int flags = fcntl(fd, F_GETFL);
     bool done = false;
     if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) {
-        done = is_set(signals, descriptor);
+        done = try_set(signals, descriptor);
         (void)fcntl(fd, F_SETFL, flags);
     }
     if (!done) {
-        (void)is_set(signals, -1);
+        (void)try_set(signals, -1);
     }
 }
 
@@ -173,10 +181,10 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
     long found = PyLong_AsLong(before);
     Py_DECREF(before);
     if (PyErr_Occurred()) {
-        return -1; /* not the function that we know */
+        return -1; /* somebody has replaced signal.set_wakeup_fd */
     }
     if (found >= 0 && found != wake_pipe[1]) {
-        put_back(signals, found);
+        restore(signals, found);
         return 0;
     }
     *old = found;
@@ -184,7 +192,8 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
     return 0;
 }
 
-/* Only if it is still ours; a descriptor set during the run stays. */
+/* Sets `old` again, unless the program has set a descriptor during the run:
+ * that one stays. */
 void
 pf_wakeup_end(PyObject *signals, long old)
 {
@@ -193,6 +202,6 @@ pf_wakeup_end(PyObject *signals, long old)
     Py_XDECREF(now);
     PyErr_Clear();
     if (found != wake_pipe[1] && found >= 0) {
-        put_back(signals, found);
+        restore(signals, found);
     }
 }

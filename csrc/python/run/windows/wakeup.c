@@ -1,13 +1,15 @@
-/* The interpreter sets an event for Ctrl-C. */
+/* wakeup.h for Windows: the loop waits for the event that the interpreter sets
+ * for Ctrl-C.  Other signals do not wake it. */
 #include "python/run/wakeup.h"
 
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
-/* Exported by every version, declared by 3.11's and 3.12's headers only. */
+/* Every version exports this function; only 3.11's and 3.12's headers declare
+ * it. */
 PyAPI_FUNC(void *) _PyOS_SigintEvent(void);
 
-const PfPart pf_wakeup_part = {0}; /* no fork there */
+const PfPart pf_wakeup_part = {0}; /* Windows has no fork */
 
 int
 pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
@@ -26,7 +28,7 @@ pf_wakeup_end(PyObject *signals, long old)
     (void)old;
 }
 
-/* The event stays set until somebody resets it: the loop would spin. */
+/* Without this the event would stay set, and the loop would spin. */
 void
 pf_wakeup_drain(void)
 {
