@@ -202,7 +202,7 @@ dict_in(PyObject *op, FiberObject *fiber)
 /* Calls __init__ for the thread if it made the object in a fiber and now uses
  * it for itself for the first time.  Returns 0, or -1 with an exception. */
 static int
-pay(PyObject *op)
+call_owed_init(PyObject *op)
 {
     PfThread *t = pf_thread_current;
     LocalRecord *record = t == NULL ? NULL : find(op);
@@ -227,7 +227,8 @@ get(PyObject *op, PyObject *name)
     if (PF_UNLIKELY(fiber != NULL)) {
         return pf_local_get(op, name, dict_in(op, fiber));
     }
-    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) && pay(op) < 0) {
+    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) &&
+        call_owed_init(op) < 0) {
         return NULL;
     }
     return original.get(op, name);
@@ -240,7 +241,8 @@ set(PyObject *op, PyObject *name, PyObject *value)
     if (PF_UNLIKELY(fiber != NULL)) {
         return pf_local_set(op, name, value, dict_in(op, fiber));
     }
-    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) && pay(op) < 0) {
+    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) &&
+        call_owed_init(op) < 0) {
         return -1;
     }
     return original.set(op, name, value);

@@ -10,8 +10,8 @@
  * A wake-up does not hand the object over, but means "look again", as with the
  * interpreter's locks, which a plain thread may take at any time.  A fiber
  * that looks in vain waits again, as the first in the queue.  Until a woken
- * fiber has looked, other fibers of its thread queue up behind it without a
- * look of their own: otherwise a fiber that releases and acquires in a loop
+ * fiber has looked, other fibers of its thread queue up behind it and do
+ * not look first: otherwise a fiber that releases and acquires in a loop
  * would always be first, and the two would never take turns.
  *
  * Invariants:
