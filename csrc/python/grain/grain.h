@@ -164,7 +164,7 @@ pf_grain_is_here(GrainObject *g)
 extern const PfTaskOps pf_grain_ops;
 
 /* --- grain_start.c --- */
-/* May a grain be made of it?  Returns 0, or -1 with TypeError. */
+/* May a grain be made of the object?  Returns 0, or -1 with TypeError. */
 int pf_grain_check_start(PyObject *start);
 int pf_grain_may_start(GrainObject *g);
 int pf_grain_prepare(GrainObject *g);

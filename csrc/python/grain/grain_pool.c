@@ -47,7 +47,7 @@ check_policy(GrainPoolObject *pool, PyObject *result)
 }
 
 /* Calls add() or remove() of the policy.  The policy may take the grain out of
- * the pool, and the grain's reference to the pool may be the only one. */
+ * the pool, and the grain's reference to the pool may be the last one. */
 static void
 notify_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
 {

@@ -68,8 +68,8 @@ begin_ours(PyObject *made, const New *new)
 }
 
 /* Makes the socket's object.  As soon as the standard class has the
- * descriptor, it closes the descriptor when the object dies; before, this
- * function does. */
+ * descriptor, it closes the descriptor when the object dies; before that, this
+ * function closes it. */
 static PyObject *
 make(PyTypeObject *kind, PyObject *op, const New *new)
 {

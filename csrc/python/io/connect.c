@@ -50,10 +50,10 @@ is_under_way(long error)
 #endif
 }
 
-/* _connect(): returns the error's number or 0, as an int.  Ignores
- * what is remembered of the descriptor's readiness, which means nothing
- * before the socket is connected.  The descriptor becomes writable when the
- * attempt has ended. */
+/* _connect(): returns the error's number or 0, as an int.  Ignores what is
+ * remembered of the descriptor's readiness, which means nothing before the
+ * socket is connected.  The descriptor becomes writable when the attempt has
+ * ended. */
 PyObject *
 pf_socket_connect(PyObject *op, PyObject *address)
 {

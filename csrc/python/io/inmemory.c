@@ -22,7 +22,7 @@
 
 typedef struct EndObject {
     PyObject_HEAD
-    pf_end *end;      /* NULL before __init__ */
+    pf_end *end;      /* NULL: end_new() has failed */
     PfThread *thread; /* only compared, never followed */
 } EndObject;
 
@@ -33,7 +33,7 @@ static PyTypeObject *end_type; /* constant after import */
 /* Are all the flags supported?  Flags that say how an operation waits are
  * obeyed by the callers, or have no effect here. */
 static bool
-knows(int flags)
+supports(int flags)
 {
     int known = MSG_PEEK;
 #if defined(MSG_DONTWAIT)
@@ -52,7 +52,7 @@ static int64_t
 memory_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
 {
     (void)number;
-    return knows(flags)
+    return supports(flags)
                ? pf_end_recv(end, buffer, size, (flags & MSG_PEEK) != 0)
                : -EOPNOTSUPP;
 }
@@ -62,7 +62,7 @@ memory_send(void *end, intptr_t number, const void *data, size_t size,
             int flags)
 {
     (void)number;
-    return knows(flags) ? pf_end_send(end, data, size) : -EOPNOTSUPP;
+    return supports(flags) ? pf_end_send(end, data, size) : -EOPNOTSUPP;
 }
 
 static const pf_net_ops memory_net = {memory_recv, memory_send};

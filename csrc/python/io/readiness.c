@@ -1,5 +1,5 @@
 /* wait_readable() and wait_writable(): for descriptors that other code opens
- * and closes.  socket.c waits for those of pyfiber's own sockets. */
+ * and closes.  The operations of pyfiber's own sockets wait in socket.c. */
 #include "python/core/pyinclude.h"
 
 #include "engine/base/clock.h"

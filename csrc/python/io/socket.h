@@ -102,8 +102,6 @@ int pf_socket_transfer_wait(PfIo *io);
 void pf_socket_transfer_end(PfIo *io);
 
 /* One attempt at an operation.  Returns a number, or -errno. */
-
-/* One try of an operation: a number, or -errno. */
 typedef int64_t (*PfTry)(PfIo *io, void *with);
 
 static inline bool

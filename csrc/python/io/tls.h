@@ -104,9 +104,9 @@ int pf_tls_flush(PfTlsOp *op);
 void pf_tls_flush_at_once(TlsObject *tls);
 /* Drops the bytes in `unsent`.  No fiber may be sending. */
 void pf_tls_forget_unsent(TlsObject *tls);
-/* Returns 0 when something has come since the session was last called, or when
- * it may have and the caller is to look; waits for that.  Before, sends what
- * the other end may be waiting for.  -1 with an exception. */
+/* Waits until bytes may have come since the session was last called.  Before
+ * that, sends what the other end may be waiting for.  Returns 0 if the caller
+ * is to call the session again, and -1 with an exception. */
 int pf_tls_feed(PfTlsOp *op);
 /* Gives the session what has arrived.  No other fiber may be inside it.
  * Returns 0 or -1. */

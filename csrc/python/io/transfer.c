@@ -121,8 +121,8 @@ receive_much(PfIo *io, size_t size, int flags)
     return result;
 }
 
-/* Other fibers may use the thread's buffer while this one waits,
- * when the buffer holds nothing of this fiber. */
+/* Other fibers may use the thread's buffer while this one waits, when the
+ * buffer holds nothing of this fiber. */
 static PyObject *
 receive(PfIo *io, size_t size, int flags)
 {

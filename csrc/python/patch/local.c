@@ -248,8 +248,8 @@ set(PyObject *op, PyObject *name, PyObject *value)
     return original.set(op, name, value);
 }
 
-/* Gives the fiber its attributes.  No __init__ is called for them: the call
- * that makes the object does that, in this fiber. */
+/* Gives the fiber its dict of attributes, without a call of __init__(): the
+ * call that makes the object does that, in this fiber. */
 static int
 begin_in(FiberObject *fiber, PyObject *op)
 {

@@ -154,8 +154,8 @@ pf_lot_wake_all(PyObject *object)
     }
 }
 
-/* A woken fiber runs.  (The fiber may not be counted: after a fork all counts are 0,
- * as the first waiters have been woken once more.) */
+/* A woken fiber runs.  (The fiber may not be counted: after a fork all counts
+ * are 0, as the first waiters have been woken once more.) */
 static void
 has_come(PyObject *object)
 {

@@ -103,7 +103,6 @@ int pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data);
 
 /* The object may be available: wakes its first waiter, which looks again. */
 
-/* The object may be had: let the first fiber look again. */
 void pf_lot_wake_slow(PyObject *object);
 static inline void
 pf_lot_wake(PyObject *object)

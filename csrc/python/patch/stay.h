@@ -33,8 +33,8 @@ pf_stay_logs(PfThread *t)
     return pf_parts_at(t, &pf_stay_of_thread);
 }
 
-/* The running thread, if pf_lot_parks() returned NULL though a run is active
- * on it; else NULL. */
+/* Returns the running thread if a run is active on it, even where no fiber may
+ * park and pf_lot_parks() returns NULL; else NULL. */
 static inline PfThread *
 pf_stay_thread(void)
 {
