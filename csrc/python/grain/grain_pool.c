@@ -554,7 +554,7 @@ pool_init(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     if (PyDict_GET_SIZE(pool->members) > 0 || pool->scheduler != NULL) {
         PyErr_SetString(pf.fiber_error,
-                        "the pool is in use: its policy stays");
+                        "the pool is in use: its policy cannot be changed");
         return -1;
     }
     Py_XSETREF(pool->policy, policy == Py_None ? NULL : Py_NewRef(policy));
