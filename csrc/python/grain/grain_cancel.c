@@ -1,13 +1,13 @@
-/* Cancels a grain: by itself, or with the scope that it was born in.
+/* Cancels a grain: by cancel(), or with the scope that it was born in.
  *
- * A grain enters no scopes of its own across its yields, so two things can
- * cancel it: cancel(), which sets `cancel_called`, and its base, the TaskGroup
- * that spawned it.  `under_cancel` says that either did, as for a fiber.  A grain
- * that was called by one with a base has the same base, so that cancelling
- * that scope reaches both; the callee ends first.
+ * Across its yields a grain cannot stay in a scope that it has entered.  So
+ * only two things can cancel it: cancel(), which sets `cancel_called`, and its
+ * base, the TaskGroup that spawned it.  `under_cancel` says that either did,
+ * as for a fiber. A grain that was called by a grain with a base has the same
+ * base, so that cancelling that scope reaches both; the callee ends first.
  *
- * Within a step it is the runner that waits.  For that time it is a child of
- * the same scope, and is cancelled if the grain is.
+ * Within a step it is the runner that waits.  For that time the runner is a
+ * child of the same scope, and is cancelled when the grain is.
  */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
@@ -16,17 +16,17 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
-/* --------------------------------------------------- its place in a scope */
+/* ------------------------------------------------- the scope around a grain */
 
-/* What cancels it from outside: a scope, a fiber, or NULL. */
+/* Returns what cancels the grain from outside: a scope, a fiber, or NULL. */
 static PyObject *
 outer_source(const GrainObject *g)
 {
     return g->base != NULL ? g->base->source : NULL;
 }
 
-/* The scope around it, or its own `cancel_called`, has changed.  No Python
- * code runs in here. */
+/* Updates `under_cancel` after the scope around the grain, or its
+ * `cancel_called`, has changed.  Runs no Python code. */
 static void
 refresh(GrainObject *g)
 {
@@ -34,7 +34,7 @@ refresh(GrainObject *g)
     if (cancelled == g->under_cancel) {
         return;
     }
-    if (!cancelled) { /* and swallowed ones no longer count */
+    if (!cancelled) { /* and swallowed cancellations no longer count */
         g->deliveries = 0;
         g->under_cancel = false;
         return;
@@ -51,17 +51,18 @@ pf_grain_refresh(PfTaskObject *task)
     refresh((GrainObject *)(void *)task);
 }
 
-/* Does the run itself cancel it, and not a fiber or scope that the run
- * cancels? */
+/* Is the grain cancelled by the run itself, and not by a fiber or scope that
+ * the run cancels? */
 bool
 pf_grain_is_top(const GrainObject *g)
 {
     return g->base == NULL || !g->base->fiber->scheduled;
 }
 
-/* Without a GIL two threads may have found it new, and one of them queues it:
- * each looks at what the other one claims after its own claim.  False: another
- * one has it, or had it. */
+/* Claims a new grain for this scheduler.  Returns false if another thread has
+ * it, or had it.  Without a GIL two threads may have found it new, one to
+ * start it and one to queue it in a pool: each makes its own claim first and
+ * then looks for the other's. */
 static bool
 claim(SchedulerObject *s, GrainObject *g, GrainPoolObject *pool)
 {
@@ -79,8 +80,8 @@ claim(SchedulerObject *s, GrainObject *g, GrainPoolObject *pool)
     return fresh;
 }
 
-/* Start a new grain in `base`, which may be NULL: the run; it is in `pool`, or
- * NULL: in none.  0 or -1. */
+/* Starts a new grain in the scope `base`; NULL: in the run.  `pool` is the
+ * pool that it is in, or NULL.  Returns 0 or -1. */
 int
 pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g,
                   GrainPoolObject *pool)
@@ -104,9 +105,10 @@ pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g,
     return 0;
 }
 
-/* ----------------------------------------------------------- within a step */
+/* ------------------------------------------------------------ within a step */
 
-/* Its runner stands in for it. */
+/* Makes the runner a child of the grain's scope, as it is the runner that
+ * waits. */
 void
 pf_grain_enter_step(FiberObject *runner, GrainObject *g)
 {
@@ -115,7 +117,7 @@ pf_grain_enter_step(FiberObject *runner, GrainObject *g)
     }
     if (g->cancel_called) {
         pf_cancel_note(PF_TASK(runner), pf_task_rare(PF_TASK(g))->cancel);
-        runner->cancel_called = true; /* never idle again */
+        runner->cancel_called = true; /* not reused after this step */
     }
     pf_scope_refresh_fiber(runner);
 }
@@ -130,7 +132,8 @@ pf_grain_leave_step(FiberObject *runner)
 
 /* ---------------------------------------------------------------- cancelling */
 
-/* The first reason is kept.  False: it was already cancelled. */
+/* Records the first reason.  Returns false if the grain was already cancelled,
+ * or has ended. */
 static bool
 mark_cancelled(GrainObject *g, PyObject *why)
 {
@@ -142,16 +145,17 @@ mark_cancelled(GrainObject *g, PyObject *why)
     return true;
 }
 
-/* Owner thread; no Python code runs in here.  A grain that waits for a callee
- * is woken by the callee's end. */
+/* Cancels the grain, on its own thread.  Runs no Python code.  A grain that
+ * waits for a callee is not woken: the callee is cancelled, and its end wakes
+ * the caller. */
 void
 pf_grain_cancel_now(GrainObject *g, PyObject *why)
 {
     while (mark_cancelled(g, why)) {
         refresh(g);
         if (g->core.state == PF_RUNNING && g->runner != NULL) {
-            /* Its step waits somewhere; the runner is not reused afterwards.
-             */
+            /* The grain's step is waiting somewhere; this runner is not reused
+             * afterwards. */
             pf_cancel_now(g->runner, why);
             return;
         }
@@ -187,7 +191,8 @@ cancel(PfThread *t, GrainObject *g, PyObject *why)
     return 1;
 }
 
-/* 1: asked; 0: it is done; -1: exception. */
+/* Cancels the grain, from any thread.  Returns 1 if it has been asked to end,
+ * 0 if it had ended, and -1 with an exception. */
 int
 pf_grain_cancel(PfTaskObject *task, PyObject *reason)
 {

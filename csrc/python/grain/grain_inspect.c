@@ -1,4 +1,4 @@
-/* A grain's attributes: its name, states, frames, outcome. */
+/* A grain's attributes: its name, state, frames, outcome; see grain.h. */
 #include "python/core/facade.h"
 #include "python/core/world.h"
 #include "python/grain/grain.h"
@@ -8,7 +8,8 @@
 #include "python/task/name.h"
 #include "python/task/outcome.h"
 
-/* The generator at the bottom, a new reference, or NULL. */
+/* Returns the outermost generator, or what the grain is made of: a new
+ * reference, or NULL. */
 static PyObject *
 made_of(const GrainObject *g)
 {
@@ -26,7 +27,7 @@ pf_grain_name(GrainObject *g)
     PyObject *name = Py_XNewRef(g->name);
     PyObject *source = name == NULL ? made_of(g) : NULL;
     pf_world_start(stopped);
-    if (name == NULL) { /* its code runs, and may end the grain */
+    if (name == NULL) { /* runs code, which may end the grain */
         name = source == NULL ? PyUnicode_FromString("grain")
                               : pf_name_after(source);
     }
@@ -84,7 +85,8 @@ get_pool(PyObject *op, void *closure)
     return pf_world_ref(pf_task_owner(PF_TASK(g)), (PyObject **)&g->pool);
 }
 
-/* The frames of a generator or coroutine and of what it awaits, appended. */
+/* Appends the frames of a generator or coroutine and of what it awaits.
+ * Returns 0, or -1 with an exception. */
 static int
 add_frames(PyObject *list, PyObject *iterator)
 {
@@ -111,7 +113,7 @@ add_frames(PyObject *list, PyObject *iterator)
     return 0;
 }
 
-/* Its generators, innermost first, appended. */
+/* Appends the grain's generators, innermost first. */
 static int
 add_iterators(PyObject *list, const GrainObject *g)
 {
@@ -122,7 +124,7 @@ add_iterators(PyObject *list, const GrainObject *g)
     return rc;
 }
 
-/* Outermost first.  Runs no code. */
+/* Returns the frames, outermost first.  Runs no code. */
 static PyObject *
 list_frames(GrainObject *g)
 {
@@ -140,7 +142,8 @@ list_frames(GrainObject *g)
     return frames;
 }
 
-/* (code, line) in the place of each frame: 0, or -1. */
+/* Replaces each frame by (code, line) and reverses the list.  Returns 0 or
+ * -1. */
 static int
 make_calls(PyObject *frames)
 {
@@ -155,8 +158,8 @@ make_calls(PyObject *frames)
     return PyList_Reverse(frames);
 }
 
-/* Outermost first; or, if another thread may go on with them, (code, line),
- * innermost first. */
+/* Returns the frames, outermost first.  If another thread may continue the
+ * grain, it returns (code, line) for each instead, innermost first. */
 static PyObject *
 grain_frames(GrainObject *g)
 {
@@ -222,25 +225,27 @@ pf_grain_repr(PyObject *op)
 
 PyGetSetDef pf_grain_getset[] = {
     {"name", pf_task_get_name, pf_task_set_name,
-     "For reports; by default the name of the generator.", NULL},
+     "The name, for reports; by default that of the generator.", NULL},
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done', as a fiber's.", NULL},
     {"last_known_state", get_last_known_state, NULL,
-     "READY, SLEEPING (it waits for something) or STOPPED (not started, or\n"
-     "done).",
+     "READY, SLEEPING (the grain waits for something) or STOPPED (it has not\n"
+     "been started, or has ended).",
      NULL},
     {"suspended_state", get_suspended_state, NULL,
-     "What it yielded last; None before, and when it is done.", NULL},
+     "What the grain has yielded last; None before, and when it has ended.",
+     NULL},
     {"waiting_on", get_suspended_state, NULL,
-     "suspended_state, by the name that fibers have for it.", NULL},
+     "suspended_state, under the name that fibers have for it.", NULL},
     {"outcome", pf_task_get_outcome, NULL,
-     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
-     "done; None before.",
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once the\n"
+     "grain has ended; None before.",
      NULL},
     {"frame", get_frame, NULL,
-     "The frame of its innermost generator; None if there is none.\n"
-     "FiberError for another thread's, without a GIL: see stack().",
+     "The frame of the innermost generator; None if there is none.\n"
+     "FiberError for another thread's grain, without a GIL: see stack().",
      NULL},
-    {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
+    {"pool", get_pool, NULL, "The GrainPool the grain is queued in, or None.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

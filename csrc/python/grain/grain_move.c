@@ -1,13 +1,13 @@
-/* How a grain comes to a scheduler and leaves it. */
+/* How a grain comes to a scheduler and leaves it; see grain.h. */
 #include "python/core/list.h"
 #include "python/core/tstate.h"
 #include "python/grain/grain.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
-/* The scheduler, which belongs to this thread, takes the grain; a grain that
- * was taken out of a pool continues its wait. 0, or -1 with an exception and
- * nothing changed. */
+/* Gives the grain to the scheduler, which belongs to this thread.  A grain
+ * that was taken out of a pool continues its wait.  Returns 0, or -1 with an
+ * exception and nothing changed. */
 int
 pf_grain_attach(SchedulerObject *s, GrainObject *g)
 {
@@ -18,7 +18,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     int kind = g->waits_for;
     g->core.scheduler = &s->core;
     Py_INCREF(s);
-    Py_INCREF(g); /* until it is done */
+    Py_INCREF(g); /* until it has ended */
     PF_LIST_PUSH(grains->live, g);
     s->alive++;
     s->foreground++;
@@ -40,8 +40,8 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_grain_pool_add(g->pool, g);
     }
     pf_scheduler_tell_host(s);
-    /* Take it out of its pool now, unless it has left while its policy's code
-     * let others run, or leaves after its present step. */
+    /* Take the grain out of its pool now, unless it has left while its
+     * policy's code let others run, or leaves after its present step. */
     if (g->leaves && g->core.scheduler == &s->core &&
         g->core.state != PF_RUNNING) {
         pf_grain_leave(g);
@@ -49,7 +49,8 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     return 0;
 }
 
-/* The scheduler no longer knows the grain, done or not.  Drops references. */
+/* Takes the grain away from its scheduler, whether it has ended or not.  Drops
+ * the references. */
 void
 pf_grain_detach(GrainObject *g)
 {
@@ -65,8 +66,8 @@ pf_grain_detach(GrainObject *g)
     Py_DECREF(g);
 }
 
-/* A grain that is not running leaves its pool and scheduler.  It starts its
- * wait afresh when it is queued again. */
+/* Takes a grain that is not running out of its pool and scheduler.  When it is
+ * queued again, it begins its wait anew. */
 void
 pf_grain_leave(GrainObject *g)
 {
@@ -78,10 +79,10 @@ pf_grain_leave(GrainObject *g)
     bool over = g->core.state != PF_PARKED &&
                 (kind == PF_WAIT_TIME || kind == PF_WAIT_ANSWER);
     if (over || (pf_grain_was_granted(g) && !pf_grain_receives(g))) {
-        kind = PF_WAIT_NOTHING; /* that need not be repeated */
+        kind = PF_WAIT_NOTHING; /* the wait is over: do not repeat it */
     }
     Py_INCREF(g);
-    g->core.state = PF_RUNNING; /* as seen by code that runs meanwhile */
+    g->core.state = PF_RUNNING; /* for code that runs meanwhile */
     pf_grain_unwait(g);
     g->waits_for = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;

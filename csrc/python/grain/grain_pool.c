@@ -1,11 +1,11 @@
-/* The native half of GrainPool: its members, and with a policy, which of them
+/* The native half of GrainPool: its members and, with a policy, which of them
  * runs next.
  *
- * A pool with the round-robin policy leaves its grains to the scheduler's own
- * queue.  A pool with another policy keeps its ready grains apart, and `turn`
- * stands for them in that queue.  When its turn comes, it makes as many steps
- * as there were ready grains, which treats grains and fibers alike; the policy
- * chooses the grain of each step.
+ * A pool with the round-robin policy leaves its grains to the scheduler's
+ * queue.  A pool with another policy keeps its ready grains in a dict, and its
+ * `turn` is the one entry for them in that queue.  In its turn, the pool makes
+ * as many steps as there were ready grains, which treats grains and fibers
+ * alike.  The policy chooses the grain of each step.
  */
 #include "python/core/arguments.h"
 #include "python/core/facade.h"
@@ -20,7 +20,8 @@
 
 /* ------------------------------------------------------------------- the policy */
 
-/* Report a policy's exception; the pool continues without its advice. */
+/* Reports a policy's exception.  The pool goes on without the policy's
+ * advice. */
 static void
 policy_failed(GrainPoolObject *pool)
 {
@@ -34,34 +35,36 @@ policy_failed(GrainPoolObject *pool)
     Py_DECREF(exc);
 }
 
-/* `told`, stolen, is the policy's result.  The caller holds the pool. */
+/* Reports an exception if the policy's method has raised one.  Steals the
+ * result.  The caller has a reference to the pool. */
 static void
-told_policy(GrainPoolObject *pool, PyObject *told)
+check_policy(GrainPoolObject *pool, PyObject *result)
 {
-    if (told == NULL) {
+    if (result == NULL) {
         policy_failed(pool);
     }
-    Py_XDECREF(told);
+    Py_XDECREF(result);
 }
 
-/* It may take the grain out of the pool, and ours may be the only reference.
- */
+/* Calls add() or remove() of the policy.  The policy may take the grain out of
+ * the pool, and the grain's reference to the pool may be the last one. */
 static void
-tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
+notify_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
 {
     Py_INCREF(pool);
-    told_policy(pool, PyObject_CallMethod(pool->policy, method, "O", g));
+    check_policy(pool, PyObject_CallMethod(pool->policy, method, "O", g));
     Py_DECREF(pool);
 }
 
 static void
-tell_time(GrainPoolObject *pool, GrainObject *g, int64_t ns)
+report_time(GrainPoolObject *pool, GrainObject *g, int64_t ns)
 {
-    told_policy(pool, PyObject_CallMethod(pool->policy, "ran", "Od", g,
-                                          (double)ns / 1e9));
+    check_policy(pool, PyObject_CallMethod(pool->policy, "ran", "Od", g,
+                                           (double)ns / 1e9));
 }
 
-/* A ready grain of this pool: borrowed from `ready`. */
+/* Asks the policy for a ready grain of this pool.  The reference is borrowed
+ * from `ready`. */
 static GrainObject *
 policys_choice(GrainPoolObject *pool)
 {
@@ -91,16 +94,17 @@ first_ready(GrainPoolObject *pool)
     return (GrainObject *)key;
 }
 
-/* Of pool->ready or pool->members. */
+/* Takes the grain out of pool->ready or pool->members. */
 static void
 take_out(PyObject *dict, GrainObject *g)
 {
     if (PyDict_DelItem(dict, (PyObject *)g) < 0) {
-        PyErr_Clear(); /* it was not in there */
+        PyErr_Clear(); /* the grain was not in the dict */
     }
 }
 
-/* The grain for the next step, removed from `ready`; a new reference. */
+/* Takes the grain for the next step out of `ready`; a new reference, or
+ * NULL. */
 static GrainObject *
 take(GrainPoolObject *pool)
 {
@@ -117,7 +121,7 @@ take(GrainPoolObject *pool)
     g->offered = false;
     take_out(pool->ready, g);
     if (failed) {
-        tell_policy(pool, "remove", g);
+        notify_policy(pool, "remove", g);
     }
     return g;
 }
@@ -132,19 +136,19 @@ want_turn(GrainPoolObject *pool)
     }
 }
 
-/* A grain that is in no queue is ready: the policy may choose it. */
+/* A grain that is in no queue is ready: offers it to the policy. */
 void
 pf_grain_pool_add(GrainPoolObject *pool, GrainObject *g)
 {
     if (PyDict_SetItem(pool->ready, (PyObject *)g, Py_None) < 0) {
-        PyErr_Clear(); /* no memory: try again at its next turn */
+        PyErr_Clear(); /* no memory: try again at the grain's next turn */
         pf_scheduler_make_ready(g->core.scheduler, &g->core);
         return;
     }
     g->core.state = PF_SUSPENDED;
     g->offered = true;
     want_turn(pool);
-    tell_policy(pool, "add", g);
+    notify_policy(pool, "add", g);
 }
 
 static void
@@ -163,17 +167,17 @@ one_step(PfThread *t, GrainPoolObject *pool)
         return;
     }
     if (g->pool != pool || g->core.state != PF_SUSPENDED || g->offered) {
-        Py_DECREF(g); /* the policy has done something with it */
+        Py_DECREF(g); /* the policy has moved it elsewhere */
         return;
     }
     pf_scheduler *s = &pool->scheduler->core;
     int64_t start = pf_scheduler_now(s);
     pf_grain_step(t, g);
     if (g->core.state == PF_READY && g->pool == pool) {
-        g->on_hold = true; /* until it leaves, or is added */
+        g->on_hold = true; /* until it leaves the pool or is added */
     }
     if (pool->scheduler != NULL) {
-        tell_time(pool, g, pf_scheduler_now(s) - start);
+        report_time(pool, g, pf_scheduler_now(s) - start);
         if (g->on_hold) {
             g->on_hold = false;
             pf_grain_pool_add(pool, g);
@@ -183,8 +187,8 @@ one_step(PfThread *t, GrainPoolObject *pool)
     Py_DECREF(g);
 }
 
-/* Queue the next turn before the first step: a step that blocks must not hold
- * up the others. */
+/* The pool's turn.  Queues the next turn before the first step, since a step
+ * that blocks must not hold up the other grains. */
 static void
 pool_turn(PfThread *t, pf_task *task)
 {
@@ -205,7 +209,7 @@ pool_turn(PfThread *t, pf_task *task)
     Py_DECREF(pool);
 }
 
-/* Nobody posts to it. */
+/* No `posted`: no other thread posts to a pool. */
 static const PfTaskOps pool_ops = {
     .core = {.first = pf_grains_first},
     .turn = pool_turn,
@@ -214,8 +218,8 @@ static const PfTaskOps pool_ops = {
 
 /* ------------------------------------------------------------------ membership */
 
-/* Without a GIL two threads may do this at once, or one of them may start it
- * (see claim in grain_cancel.c). */
+/* Claims the grain for the pool.  Without a GIL two threads may do this at
+ * once, or one of them may start the grain: see claim() in grain_cancel.c. */
 static bool
 claim(GrainPoolObject *pool, GrainObject *g)
 {
@@ -246,14 +250,15 @@ pf_grain_pool_enter(GrainPoolObject *pool, GrainObject *g)
         if (PF_FREE_THREADED) {
             pf_unclaim_pointer(&g->pool);
         }
-        Py_DECREF(pool); /* the caller has another one */
+        Py_DECREF(pool); /* the caller has another reference */
         return -1;
     }
     g->pool = pool;
     return 0;
 }
 
-/* Remove it from the ready ones.  True: its policy does not know yet. */
+/* Takes the grain out of `ready`.  Returns true if the policy has to be
+ * notified. */
 static bool
 not_ready(GrainPoolObject *pool, GrainObject *g)
 {
@@ -270,13 +275,14 @@ pf_grain_pool_forget(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
     if (pool != NULL && not_ready(pool, g)) {
-        tell_policy(pool, "remove", g);
+        notify_policy(pool, "remove", g);
     }
 }
 
-/* The pool's Python half has returned, or raised. */
+/* Reports an exception if the pool's Python half has raised one.  Steals the
+ * answer. */
 static void
-told_pool(GrainPoolObject *pool, PyObject *answer)
+check_pool(GrainPoolObject *pool, PyObject *answer)
 {
     if (answer == NULL) {
         PyErr_WriteUnraisable((PyObject *)pool);
@@ -284,21 +290,21 @@ told_pool(GrainPoolObject *pool, PyObject *answer)
     Py_XDECREF(answer);
 }
 
-/* A member has left, perhaps the last one; keeps the raised exception. */
+/* A member has left, perhaps the last one.  Keeps an exception that is set. */
 static void
 one_less(GrainPoolObject *pool, GrainObject *g)
 {
     PyObject *pending = pystate_take_exception();
     take_out(pool->members, g);
     if (PyDict_GET_SIZE(pool->members) == 0) {
-        told_pool(pool,
-                  PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
+        check_pool(pool,
+                   PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
     }
     pystate_restore_exception(pending);
 }
 
-/* It leaves its pool, and its scheduler, if any.  All of this is done before
- * other code is told, because that code may act on the same grain. */
+/* Takes the grain out of its pool and its scheduler, if any.  Does all of that
+ * before it calls other code, because that code may act on the same grain. */
 void
 pf_grain_pool_leave(GrainObject *g)
 {
@@ -306,25 +312,26 @@ pf_grain_pool_leave(GrainObject *g)
     if (pool == NULL) {
         return;
     }
-    bool tells = not_ready(pool, g);
+    bool was_ready = not_ready(pool, g);
     g->pool = NULL;
     if (g->core.scheduler != NULL) {
         pf_grain_detach(g);
     }
-    if (tells) {
-        tell_policy(pool, "remove", g);
+    if (was_ready) {
+        notify_policy(pool, "remove", g);
     }
     one_less(pool, g);
     Py_DECREF(pool);
 }
 
-/* The grain is done. */
+/* The grain has ended: reports a failure, and takes the grain out of the
+ * pool. */
 void
 pf_grain_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
     if (g->outcome == PF_OUTCOME_FAILED) {
-        told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
-                                            "O", g));
+        check_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
+                                             "O", g));
     }
     one_less(pool, g);
 }
@@ -361,7 +368,7 @@ refuse_entry(GrainObject *g)
     return why == NULL ? 0 : -1;
 }
 
-/* A member of a started pool joins the pool's scheduler. */
+/* Gives a member of a started pool to the pool's scheduler. */
 static int
 admit(SchedulerObject *s, GrainObject *g)
 {
@@ -369,7 +376,8 @@ admit(SchedulerObject *s, GrainObject *g)
                                           : pf_grain_post_attach(s, g);
 }
 
-/* A new reference, or NULL: its run may be ending on another thread. */
+/* Returns a new reference to the pool's scheduler, or NULL.  The run may be
+ * ending on another thread. */
 static SchedulerObject *
 scheduler_of(GrainPoolObject *pool)
 {
@@ -532,7 +540,8 @@ pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)pool;
 }
 
-/* The policy; None: first in, first out, by the scheduler itself. */
+/* GrainPoolBase(policy=None): None means first in, first out, in the
+ * scheduler's own queue. */
 static int
 pool_init(PyObject *op, PyObject *args, PyObject *kwargs)
 {
@@ -545,7 +554,7 @@ pool_init(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     if (PyDict_GET_SIZE(pool->members) > 0 || pool->scheduler != NULL) {
         PyErr_SetString(pf.fiber_error,
-                        "the pool is in use: its policy stays");
+                        "the pool is in use: its policy cannot be changed");
         return -1;
     }
     Py_XSETREF(pool->policy, policy == Py_None ? NULL : Py_NewRef(policy));
@@ -563,7 +572,7 @@ pool_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* The dictionaries are kept: grains that are closed later read them. */
+/* Keeps the dicts, as grains that are closed later read them. */
 static int
 pool_clear(PyObject *op)
 {
@@ -594,14 +603,15 @@ pool_dealloc(PyObject *op)
 static PyMethodDef pool_methods[] = {
     {"_enter", pool_enter, METH_O, "Add a grain."},
     {"_leave", pool_leave, METH_O, "Remove a grain."},
-    {"_grains", pool_grains, METH_NOARGS, "The grains that are not done."},
+    {"_grains", pool_grains, METH_NOARGS,
+     "Return a list of the grains that have not ended."},
     {"_bind", pool_bind, METH_NOARGS,
-     "From now on its grains run on the scheduler of this thread."},
+     "Let the grains run on the scheduler of this thread from now on."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef pool_getset[] = {
-    {"_bound", get_bound, NULL, "Has it a scheduler?", NULL},
+    {"_bound", get_bound, NULL, "Whether it has a scheduler.", NULL},
     {"_policy", get_policy, NULL, "The policy; None: round robin.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

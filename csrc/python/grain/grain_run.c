@@ -1,12 +1,12 @@
-/* A runner's life, and what the loop needs from a scheduler's grains: see
- * grain.h.
+/* The life of a runner fiber, and what the loop asks of a scheduler's grains:
+ * see grain.h.
  */
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
 #include "python/switch/pending.h"
 #include "python/switch/switch.h"
 
-/* ------------------------------------------------------------ the runner's life */
+/* -------------------------------------------------------- the life of a runner */
 
 static bool
 is_idle_runner(FiberObject *fiber)
@@ -15,22 +15,23 @@ is_idle_runner(FiberObject *fiber)
            pf_grains_at(SCHEDULER_OF(fiber->core.scheduler))->runner == fiber;
 }
 
-/* A runner that was cancelled within a step, got a permit or entered a scope
- * there must not pass that on to the next grain. */
+/* Has the runner been cancelled within a step, got a permit there, or is it
+ * dying?  Then it ends, and does not pass that on to the next grain. */
 static inline bool
 is_spent(const FiberObject *runner)
 {
     return runner->under_cancel || runner->permit || runner->dying;
 }
 
-/* Switch to the next fiber; true when there is another turn to take. */
+/* Switches to the next fiber.  Returns true when there is another turn to
+ * take. */
 static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
     PfGrains *grains = pf_grains_at(s);
     if (PF_UNLIKELY(t->pending != 0) && !is_spent(self) &&
         pf_pending_run(t) < 0) {
-        PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
+        PyErr_WriteUnraisable((PyObject *)self); /* no step to raise it in */
     }
     if (PF_UNLIKELY(is_spent(self) || self->scope != NULL ||
                     grains->runner != NULL)) {
@@ -70,7 +71,7 @@ runner_main(PyObject *module, PyObject *ignored)
         pf_grains_at(s)->turn = NULL;
         pf_task_kind(core)->turn(t, core);
     } while (next_turn(t, s, self));
-    if (t->transfer != NULL) { /* it is being unwound */
+    if (t->transfer != NULL) { /* the runner is being unwound */
         return pf_switch_landed(t);
     }
     Py_RETURN_NONE;
@@ -80,7 +81,7 @@ PyMethodDef pf_grain_runner_method = {
     "grains", runner_main, METH_NOARGS,
     "The main function of the fibers that step a scheduler's grains."};
 
-/* ----------------------------------------------------- what else the loop asks */
+/* ------------------------------------------------ what else the loop asks */
 
 static void
 cancel_all(SchedulerObject *s, PyObject *why)
@@ -116,12 +117,12 @@ unbind_pools(PfGrains *grains)
         pool->turn.scheduler = NULL;
         pool->turn.state = PF_NEW;
     }
-    /* To empty a list needs no memory, so this cannot fail. */
+    /* Emptying a list needs no memory, so this cannot fail. */
     (void)PyList_SetSlice(grains->pools, 0, PY_SSIZE_T_MAX, NULL);
 }
 
-/* Close one grain that is left at the end of a run; if there is none, forget
- * the pools.  The ready queue is empty.  False: there was none. */
+/* Closes one grain that is left at the end of a run; if there is none, unbinds
+ * the pools.  The ready queue is empty.  Returns false if there was none. */
 static bool
 abandon(SchedulerObject *s)
 {
@@ -143,7 +144,7 @@ are_left(const SchedulerObject *s)
     return pf_grains_at(s)->live != NULL;
 }
 
-/* The waiting grains, for the report of a deadlock. */
+/* Appends the waiting grains, for the report of a deadlock. */
 static int
 list_waiting(SchedulerObject *s, PyObject *list)
 {
@@ -179,14 +180,15 @@ free_grains(SchedulerObject *s)
 
 /* ------------------------------------------------------------------- threads */
 
-/* What ends with them may drop schedulers, too. */
+/* Closes the grains of the thread's schedulers.  Code that runs then may drop
+ * schedulers, too. */
 static void
 at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
         if (!pystate_try_incref(
-                (PyObject *)s)) { /* it dies elsewhere, just now */
+                (PyObject *)s)) { /* another thread is deallocating it */
             s = s->next;
             continue;
         }

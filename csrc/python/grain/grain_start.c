@@ -1,4 +1,4 @@
-/* What a grain is made of, and whether it may be started. */
+/* What a grain is made of, and whether it may be started; see grain.h. */
 #include "python/grain/grain.h"
 
 #include "python/core/state.h"
@@ -78,7 +78,8 @@ make_iterator(PyObject *start, PyObject *args)
     return iterator;
 }
 
-/* Both are stolen; the name may be NULL. */
+/* Replaces what the grain was made of by the iterator.  Steals both
+ * references; the name may be NULL. */
 static int
 put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 {
@@ -109,8 +110,9 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
     return fresh ? 0 : -1;
 }
 
-/* Turn what the grain was made from into what is stepped. 0, or -1.  That runs
- * code, which may start the grain: check again afterwards. */
+/* Turns what the grain was made of into the iterator that is stepped.  Returns
+ * 0 or -1.  This runs code, which may start the grain, so the caller checks
+ * afterwards whether it may still start it. */
 int
 pf_grain_prepare(GrainObject *g)
 {
@@ -122,13 +124,13 @@ pf_grain_prepare(GrainObject *g)
     }
     PF_END_ALONE();
     if (start == NULL) {
-        return 0; /* it is ready */
+        return 0; /* has been prepared already */
     }
     PyObject *iterator = make_iterator(start, args);
     PyObject *name = NULL;
     bool known = PyFunction_Check(start) || iterator == start;
     if (iterator != NULL && g->name == NULL && !known) {
-        name = pf_grain_name(g); /* the generator will not know it */
+        name = pf_grain_name(g); /* the iterator will not have this name */
     }
     int rc = iterator == NULL ? -1 : put_iterator(g, iterator, name);
     Py_DECREF(start);
@@ -136,7 +138,8 @@ pf_grain_prepare(GrainObject *g)
     return rc;
 }
 
-/* Outside of a pool. */
+/* May the grain be started outside of a pool?  Returns 0, or -1 with
+ * FiberError. */
 int
 pf_grain_may_start(GrainObject *g)
 {

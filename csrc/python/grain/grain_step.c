@@ -1,5 +1,6 @@
-/* One turn of a grain: resume the innermost generator, dispatch what it yields or
- * hand what it returns to the generator that called it, see to the end.
+/* One turn of a grain: resumes the innermost generator, does what it has
+ * yielded or passes what it has returned to the generator that called it, and
+ * ends the grain. See grain.h.
  */
 #include "python/cancel/cancel.h"
 #include "python/core/compiler.h"
@@ -21,7 +22,7 @@
 #include "python/wait/wait.h"
 #include "python/waitq/waitq.h"
 
-/* The most calls and returns in one turn; then the others get theirs. */
+/* The most calls and returns in one turn.  Then other tasks get theirs. */
 #define CALLS_IN_A_TURN 100
 
 /* --------------------------------------------------------- resuming generators */
@@ -33,7 +34,8 @@ takes_values(PyObject *iterator)
     return type->tp_as_async != NULL && type->tp_as_async->am_send != NULL;
 }
 
-/* 1 and a new reference; 0: it has none; -1: its __getattr__ has failed. */
+/* Returns 1 with a new reference, 0 if there is no such attribute, and -1 if
+ * __getattr__ has failed. */
 static int
 look_up(PyObject *object, const char *name, PyObject **attribute)
 {
@@ -57,8 +59,9 @@ has(PyObject *object, const char *name)
     return rc;
 }
 
-/* For a `return`, seen as StopIteration, its value; otherwise NULL, with the
- * exception still set. */
+/* If the exception that is set is StopIteration, the iterator has returned:
+ * clears the exception and returns the value.  Otherwise returns NULL and
+ * leaves the exception set. */
 static PyObject *
 returned_value(void)
 {
@@ -71,7 +74,7 @@ returned_value(void)
     return value;
 }
 
-/* Throw the exception that is set into the iterator; an iterator without
+/* Throws the exception that is set into the iterator.  An iterator without
  * throw() ends with it. */
 static PySendResult
 throw_into(PyObject *iterator, PyObject **got)
@@ -99,9 +102,10 @@ throw_into(PyObject *iterator, PyObject **got)
     return *got != NULL ? PYGEN_RETURN : PYGEN_ERROR;
 }
 
-/* `sent` is NULL: throw the exception that is set.  Without a GIL generators
- * (of 3.14) do not notice if two threads enter them at once: so only one enters
- * at a time, and the other one hears that it is executing. */
+/* Sends a value into the iterator, or throws the exception that is set if
+ * `sent` is NULL.  Without a GIL, generators (of 3.14) do not notice if two
+ * threads enter them at once.  So only one thread enters at a time, and the
+ * other one gets the error that the generator is executing. */
 static inline PySendResult
 resume(PyObject *iterator, PyObject *sent, PyObject **got)
 {
@@ -115,7 +119,7 @@ resume(PyObject *iterator, PyObject *sent, PyObject **got)
             return PYGEN_ERROR;
         }
         if (rc == 0) {
-            sent = Py_None; /* a plain iterator cannot receive it */
+            sent = Py_None; /* a plain iterator cannot receive a value */
         }
     }
     PySendResult how;
@@ -148,7 +152,7 @@ push(GrainObject *g, PyObject *iterator)
     return 0;
 }
 
-/* The innermost generator is over. */
+/* The innermost generator has ended: removes it. */
 static void
 pop(GrainObject *g)
 {
@@ -156,8 +160,8 @@ pop(GrainObject *g)
     GrainCaller *caller = g->callers;
     if (caller == NULL) {
         if (g->name == NULL) {
-            g->name = pf_grain_name(g); /* the generator has the name */
-            PyErr_Clear(); /* no memory: it continues without a name */
+            g->name = pf_grain_name(g); /* only the generator has the name */
+            PyErr_Clear(); /* no memory: the grain goes on without a name */
         }
         g->iterator = NULL;
     } else {
@@ -168,7 +172,7 @@ pop(GrainObject *g)
     Py_XDECREF(over);
 }
 
-/* Close the generators, the innermost first.  If one raises, that is the
+/* Closes the generators, the innermost first.  If one raises, that is the
  * grain's outcome, as if it had been raised in the outer ones. */
 static void
 close_all(GrainObject *g)
@@ -190,10 +194,10 @@ close_all(GrainObject *g)
     }
 }
 
-/* --------------------------------------------------------------- what it yields */
+/* ------------------------------------------------------ what a grain yields */
 
 static int
-nonsense(PyObject *what)
+refuse_yielded(PyObject *what)
 {
     PyErr_Format(PyExc_TypeError,
                  "a grain yields READY, STOPPED, SLEEPING, a number of "
@@ -204,8 +208,8 @@ nonsense(PyObject *what)
     return -1;
 }
 
-/* A grain that is not started is called: it joins the same pool or scope, and
- * is cancelled with its caller. */
+/* Starts a grain that another one has called by yielding it.  The callee joins
+ * the same pool or scope, and is cancelled with its caller. */
 static int
 start_callee(PfThread *t, GrainObject *g, GrainObject *other)
 {
@@ -274,7 +278,8 @@ is_number(PyObject *what)
     return !PyBool_Check(what) && number != NULL && number->nb_float != NULL;
 }
 
-/* Everything that makes a grain wait. 0, or -1 with an exception to throw. */
+/* Makes the grain wait for what was yielded.  Returns 0, or -1 with an
+ * exception to throw into the grain. */
 static int
 dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -306,7 +311,7 @@ dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (PyCallable_Check(what)) {
         return pf_grain_wait_answer(g);
     }
-    return nonsense(what);
+    return refuse_yielded(what);
 }
 
 static bool
@@ -315,9 +320,10 @@ is_a_turn(PyObject *what)
     return what == Py_None || what == pf_facade.ready;
 }
 
-/* Its next turn raises Cancelled, and comes at once unless it has swallowed
- * that too often.  Then it waits for a while, to let others run, and even gets
- * what it waits for if that arrives meanwhile.  (As park_cancelled in wait.c.)
+/* Deals with what a cancelled grain has yielded.  The grain's next turn raises
+ * Cancelled, and comes at once unless the grain has swallowed that too often.
+ * Then the grain waits for a while, to let others run, and even gets what it
+ * waits for if that arrives meanwhile.  (As park_cancelled() in wait.c.)
  */
 static int
 dispatch_cancelled(PfThread *t, GrainObject *g, PyObject *what)
@@ -337,8 +343,8 @@ dispatch_cancelled(PfThread *t, GrainObject *g, PyObject *what)
                : pf_grain_wait_slowly(g, delay);
 }
 
-/* Cancelled by code that ran on the way to its wait, when it could not be
- * woken. */
+/* The grain has been cancelled by code that ran on the way to its wait, when
+ * the grain could not be woken: wakes it now. */
 static void
 cancelled_meanwhile(GrainObject *g)
 {
@@ -353,7 +359,8 @@ cancelled_meanwhile(GrainObject *g)
     }
 }
 
-/* Do what was yielded. 0, or -1 with an exception to throw into the grain. */
+/* Does what was yielded.  Returns 0, or -1 with an exception to throw into the
+ * grain. */
 int
 pf_grain_dispatch(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -373,7 +380,7 @@ pf_grain_dispatch(PfThread *t, GrainObject *g, PyObject *what)
 
 /* ------------------------------------------------------------------- the end */
 
-/* What it needs no more, as its outcome has been recorded. */
+/* Drops what the grain no longer needs once its outcome has been recorded. */
 static void
 let_go(GrainObject *g)
 {
@@ -383,12 +390,12 @@ let_go(GrainObject *g)
         Py_CLEAR(g->rare->cancel);
     }
     if (g->outcome == PF_OUTCOME_OK) {
-        Py_CLEAR(g->context); /* else for pf_outcome_drop */
+        Py_CLEAR(g->context); /* else pf_outcome_drop() needs it */
     }
 }
 
-/* `result` (stolen), or NULL with the exception it failed with.  The
- * generators are gone, and its wait is dismantled. */
+/* Ends the grain with `result` (stolen), or if that is NULL with the exception
+ * that is set.  The generators are gone, and the wait is dismantled. */
 void
 pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
 {
@@ -420,7 +427,8 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     pf_thread_no_switch_end(t);
 }
 
-/* Close its generators in its own context, while that of other code is current. */
+/* Closes the generators in the grain's context, while that of other code is
+ * current. */
 static void
 close_outside(PfThread *t, GrainObject *g)
 {
@@ -429,7 +437,7 @@ close_outside(PfThread *t, GrainObject *g)
     pystate_swap_context(t->tstate, &g->context);
 }
 
-/* End a grain that is suspended: its generators are closed, the outcome is a
+/* Ends a grain that is suspended: closes its generators; the outcome is a
  * cancellation. */
 void
 pf_grain_abandon(PfThread *t, GrainObject *g)
@@ -437,7 +445,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     PyObject *pending = pystate_take_exception();
     pf_thread_no_switch_begin(t, "while an abandoned grain is closed");
     bool queued = g->core.state == PF_READY;
-    g->core.state = PF_RUNNING; /* to code that runs in passing */
+    g->core.state = PF_RUNNING; /* for code that runs meanwhile */
     if (g->core.scheduler != NULL) {
         if (queued) {
             pf_queue_remove(&g->core.scheduler->ready, &g->core);
@@ -448,7 +456,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     g->on_hold = false;
     pf_grain_pool_forget(g);
     if (!g->entered) {
-        pop(g); /* not even its function was called */
+        pop(g); /* not even the function has been called */
     }
     close_outside(t, g);
     if (!PyErr_Occurred()) {
@@ -463,7 +471,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     pystate_restore_exception(pending);
 }
 
-/* It cannot continue, because of the raised exception. */
+/* Ends a grain that cannot continue, with the exception that is set. */
 void
 pf_grain_fail(PfThread *t, GrainObject *g)
 {
@@ -493,7 +501,8 @@ keep_yielded(GrainObject *g, PyObject *what)
     }
 }
 
-/* Its next turn begins with `value` (stolen), or with the raised exception. */
+/* Lets the grain's next turn begin with `value` (stolen), or with the
+ * exception that is set. */
 static void
 go_on_later(GrainObject *g, PyObject *value)
 {
@@ -505,8 +514,8 @@ go_on_later(GrainObject *g, PyObject *value)
     pf_grain_ready(g);
 }
 
-/* The generator to call when `what` is yielded: a new reference; NULL without
- * an exception: it is something else. */
+/* Returns the generator to call when `what` is yielded: a new reference.
+ * NULL, without an exception, if it is something else. */
 static PyObject *
 callee(PyObject **what)
 {
@@ -523,7 +532,7 @@ callee(PyObject **what)
 
 typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
 
-/* The innermost generator has yielded `what` (stolen). */
+/* Does what the innermost generator has yielded (stolen). */
 static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -548,8 +557,8 @@ yielded(PfThread *t, GrainObject *g, PyObject *what)
     return TURN_OVER;
 }
 
-/* The innermost generator has returned, or an exception has left it.  False:
- * it was the outermost. */
+/* The innermost generator has returned, or an exception has left it.  Returns
+ * false if it was the outermost. */
 static bool
 back_in_caller(GrainObject *g)
 {
@@ -559,8 +568,8 @@ back_in_caller(GrainObject *g)
     return g->iterator != NULL;
 }
 
-/* A scope belongs to the fiber that entered it, here the runner, which goes on
- * to step other grains. */
+/* A scope belongs to the fiber that entered it.  Here that is the runner,
+ * which goes on to step other grains. */
 static void
 refuse_open_scope(void)
 {
@@ -570,8 +579,9 @@ refuse_open_scope(void)
                     "fiber");
 }
 
-/* Step until the turn is over. *value is sent first (NULL: the exception that
- * is set is thrown); in the end it is what the grain returned. */
+/* Steps until the turn is over.  First sends *value, or throws the exception
+ * that is set if that is NULL.  In the end *value is what the grain has
+ * returned. */
 static Turn
 run_turn(PfThread *t, GrainObject *g, PyObject **value)
 {
@@ -618,7 +628,7 @@ pf_grain_step(PfThread *t, GrainObject *g)
         value = PyObject_CallMethodNoArgs(g->yielded, pf_grain.s_result);
     }
     Turn turn = GRAIN_STOPS;
-    if (PF_LIKELY(value != pf_facade.stopped)) { /* its predicate's answer? */
+    if (PF_LIKELY(value != pf_facade.stopped)) { /* a predicate's answer? */
         turn = run_turn(t, g, &value);
     }
     if (PF_UNLIKELY(turn == GRAIN_STOPS)) {

@@ -1,5 +1,5 @@
-/* The runners of a scheduler's grains, and the asker, which asks their
- * predicates: see grain.h.
+/* Gives turns to a scheduler's runners, and asks the grains' predicates, in
+ * the turns of the asker: see grain.h.
  */
 #include "python/core/facade.h"
 #include "python/fiber/fiber_type.h"
@@ -21,7 +21,7 @@ pf_grains_begin(SchedulerObject *s)
     GrainPoolObject *asker =
         (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_grain_pool_type);
     bool made = pools != NULL && asker != NULL;
-    if (!made || grains->asker != NULL) { /* code that the collector ran has */
+    if (!made || grains->asker != NULL) { /* made by code the collector ran */
         Py_XDECREF(pools);
         Py_XDECREF(asker);
         return made ? 0 : -1;
@@ -35,8 +35,8 @@ pf_grains_begin(SchedulerObject *s)
     return 0;
 }
 
-/* A fiber of the scheduler that does not belong to the run: nothing waits for
- * it or counts it. */
+/* Makes a runner: a fiber of the scheduler that does not belong to the run, so
+ * nothing waits for it or counts it. */
 static FiberObject *
 new_runner(SchedulerObject *s)
 {
@@ -54,7 +54,7 @@ new_runner(SchedulerObject *s)
     return fiber;
 }
 
-/* No memory for a stack: the run ends with that. */
+/* There is no memory for a stack: the run ends with that error. */
 void
 pf_grain_turn_failed(SchedulerObject *s, pf_task *task)
 {
@@ -63,8 +63,9 @@ pf_grain_turn_failed(SchedulerObject *s, pf_task *task)
     pf_scheduler_wake_hub(s);
 }
 
-/* A new runner for `core`'s turn.  NULL: another one is next, because there is
- * no memory, or because code that ran meanwhile has ended that turn. */
+/* Makes a runner for the turn of `core`.  Returns NULL if another entry is to
+ * run next: there is no memory, or code that ran meanwhile has ended that
+ * turn. */
 static FiberObject *
 runner_for(SchedulerObject *s, pf_task *core)
 {
@@ -83,9 +84,10 @@ runner_for(SchedulerObject *s, pf_task *core)
     return runner;
 }
 
-/* The runner is no longer parked, like every task that leaves the ready queue: where
- * it lands, code may run before its turn because an object dies, and a
- * cancellation by that code must not wake it. */
+/* Hands the turn to the runner, which is no longer parked then, like every
+ * task that leaves the ready queue.  Where the runner continues, code may run
+ * before the turn, because an object dies; a cancellation by that code must
+ * not wake the runner. */
 static pf_fiber *
 give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
 {
@@ -95,7 +97,7 @@ give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
     return pf_home_sure_way_to(s->thread, runner);
 }
 
-/* Not inline: the common case then saves no registers. */
+/* Not inline, so that the common case saves no registers. */
 static PF_NEVER_INLINE pf_fiber *
 first_with_new_runner(SchedulerObject *s, pf_task *core)
 {
@@ -103,8 +105,9 @@ first_with_new_runner(SchedulerObject *s, pf_task *core)
     return runner == NULL ? NULL : give_turn(s, runner, core);
 }
 
-/* An entry without a stack gets its turn: the idle runner takes it, which may
- * be the caller. */
+/* Gives its turn to an entry without a stack.  Returns the fiber to switch to:
+ * the idle runner, which may be the caller, or a new one.  NULL: take the next
+ * entry. */
 pf_fiber *
 pf_grains_first(pf_scheduler *scheduler, pf_task *core)
 {
@@ -125,7 +128,8 @@ pf_grain_current(PfThread *t)
 
 /* ------------------------------------------------------------------ predicates */
 
-/* Changes whenever something may have changed a predicate's result. */
+/* Returns a number that changes whenever a predicate's result may have
+ * changed. */
 static uint64_t
 activity(SchedulerObject *s)
 {
@@ -140,7 +144,7 @@ asker_sleeps(const PfGrains *grains)
            grains->asker->turn.state == PF_PARKED;
 }
 
-/* Something is about to run: ask the predicates afterwards. */
+/* Something is about to run: the predicates will be asked afterwards. */
 void
 pf_grains_poke(SchedulerObject *s)
 {
@@ -149,7 +153,8 @@ pf_grains_poke(SchedulerObject *s)
     }
 }
 
-/* The loop has nothing to run.  True: first the predicates must be asked. */
+/* Called when the loop has nothing to run.  Returns true if the predicates
+ * must be asked first. */
 bool
 pf_grains_ask_again(SchedulerObject *s)
 {
@@ -161,8 +166,8 @@ pf_grains_ask_again(SchedulerObject *s)
     return true;
 }
 
-/* In the grain's context; the grain may run meanwhile, if the predicate lets
- * others run. */
+/* Calls the predicate in the grain's context.  The grain may run meanwhile, if
+ * the predicate lets others run. */
 static PyObject *
 answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
 {
@@ -172,7 +177,7 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
     pystate_swap_context(t->tstate, &context);
     PyObject *answer = PyObject_CallNoArgs(predicate);
     pystate_swap_context(t->tstate, &context);
-    if (g->context == NULL) { /* it had none; the predicate may have set one */
+    if (g->context == NULL) { /* the predicate may have set one */
         g->context = Py_XNewRef(context);
     }
     Py_XDECREF(context);
@@ -180,7 +185,8 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
     return answer;
 }
 
-/* 1: the grain continues; 0: it keeps sleeping; -1: exception. */
+/* Returns 1 if the grain continues, 0 if it goes on sleeping, and -1 with an
+ * exception. */
 static int
 says_yes(PyObject *answer)
 {
@@ -203,8 +209,8 @@ ask(PfThread *t, GrainObject *g)
     } else if (answer == pf_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
-    /* The grain may no longer wait, because it was cancelled meanwhile, or wait for
-     * something else. */
+    /* The grain may no longer wait, because it was cancelled meanwhile, or may
+     * wait for something else. */
     bool waits = g->core.state == PF_PARKED &&
                  g->waits_for == PF_WAIT_ANSWER && g->yielded == predicate;
     if (yes != 0 && waits) {
@@ -216,7 +222,8 @@ ask(PfThread *t, GrainObject *g)
     Py_DECREF(predicate);
 }
 
-/* Each that was there before is asked once; new ones queue behind. */
+/* Asks each grain in the queue once.  Grains that begin to wait meanwhile
+ * queue behind and are not asked. */
 static void
 ask_each(PfThread *t, PfGrains *grains)
 {
@@ -225,7 +232,7 @@ ask_each(PfThread *t, PfGrains *grains)
         PfNode *node = grains->sleepers.head;
         GrainObject *g = pf_grain_of(&node->waiter->task->core);
         pf_waitq_remove(node);
-        if (g->core.state != PF_PARKED) { /* woken, not yet run */
+        if (g->core.state != PF_PARKED) { /* woken, has not run yet */
             grains->asking--;
             continue;
         }
@@ -236,8 +243,8 @@ ask_each(PfThread *t, PfGrains *grains)
     }
 }
 
-/* The asker's turn: ask, if anything but itself has run since; then queue
- * behind the others, or sleep until the loop wakes it. */
+/* The asker's turn: asks if anything but the asker itself has run since.  Then
+ * it queues behind the others, or sleeps until the loop wakes it. */
 static void
 askers_turn(PfThread *t, pf_task *task)
 {
@@ -256,14 +263,14 @@ askers_turn(PfThread *t, pf_task *task)
     }
 }
 
-/* Nobody posts to it. */
+/* No `posted`: no other thread posts to the asker. */
 static const PfTaskOps asker_ops = {
     .core = {.first = pf_grains_first},
     .turn = askers_turn,
     .no_turn = pf_grain_turn_failed,
 };
 
-/* -------------------------------------------------------------- their kind */
+/* ------------------------------------------------ what kind of task a runner is */
 
 const PfTaskOps pf_grain_runner_ops = {
     .core = PF_FIBER_CORE_OPS(pf_switch_run, pf_switch_reap),

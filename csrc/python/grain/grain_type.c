@@ -1,4 +1,5 @@
-/* The Grain type. */
+/* The Grain type: making one, starting it, its death, its methods; see
+ * grain.h. */
 #include "python/grain/grain.h"
 
 #include "python/core/arguments.h"
@@ -106,7 +107,7 @@ grain_start(PyObject *op, PyObject *args)
     return Py_NewRef(op);
 }
 
-/* ------------------------------------------------------------------ its death */
+/* -------------------------------------------------------------- a grain's death */
 
 static int
 grain_traverse(PyObject *op, visitproc visit, void *arg)
@@ -130,8 +131,8 @@ grain_traverse(PyObject *op, visitproc visit, void *arg)
     return pf_task_traverse(PF_TASK(g), visit, arg);
 }
 
-/* Only a grain without a scheduler can be garbage by itself; if a scheduler is
- * garbage, it closes its grains. */
+/* Only a grain without a scheduler can be garbage by itself.  A scheduler that
+ * is garbage closes its grains. */
 static int
 grain_clear(PyObject *op)
 {
@@ -212,7 +213,7 @@ refuse_unstarted(GrainObject *g)
     return -1;
 }
 
-/* From a thread without fibers, or with other fibers. */
+/* Waits on a thread that has no fibers, or other ones. */
 static int
 wait_elsewhere(GrainObject *g, PyObject *timeout)
 {
@@ -245,13 +246,13 @@ join_grain(PfTaskObject *task, PfThread *t, PyObject *timeout,
 
 /* ------------------------------------------------------------------ the type */
 
-/* Its turn, on a runner. */
+/* The grain's turn, on a runner. */
 static void
 grain_turn(PfThread *t, pf_task *task)
 {
     GrainObject *g = pf_grain_of(task);
     if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
-        pf_grain_pool_add(g->pool, g); /* woken: now its policy knows */
+        pf_grain_pool_add(g->pool, g); /* woken: notify its policy */
     } else {
         pf_grain_step(t, g);
     }
@@ -300,15 +301,16 @@ const PfTaskOps pf_grain_ops = {
 };
 
 PyDoc_STRVAR(start_doc, "start($self, /, *args)\n--\n\n\
-Give the grain to the scheduler that runs on this thread; returns the grain.\n\
+Give the grain to the scheduler that runs on this thread; return the grain.\n\
 \n\
-`args` are for its function, unless Grain() was given some. FiberError outside\n\
-of a run, if it has been started, or if it is queued in a pool.");
+`args` are for its function, unless Grain() was given some. Raises\n\
+FiberError outside of a run, if the grain has been started, or if it is\n\
+queued in a pool.");
 PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
 Wait until the grain has ended; False if `timeout` seconds passed first.\n\
 \n\
-In a fiber a cancellation point; a grain yields the grain instead. Other\n\
-threads may join as well. FiberError if the grain was not started.");
+In a fiber this is a cancellation point; a grain yields the other grain\n\
+instead. Any thread may join. FiberError if the grain was not started.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the grain's end; return its result or raise its exception.\n\
 \n\
@@ -318,28 +320,29 @@ Wait for the grain's end; return its exception, None if it succeeded.\n\
 \n\
 FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
 PyDoc_STRVAR(done_doc, "done($self, /)\n--\n\n\
-True if the grain has ended: returned, failed or cancelled.");
+Return True if the grain has ended: it has returned, failed or been cancelled.");
 PyDoc_STRVAR(cancelled_doc, "cancelled($self, /)\n--\n\n\
-True if the grain has ended by cancellation.");
+Return True if the grain has ended by cancellation.");
 PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
 Ask the grain to end: Cancelled is raised at each of its yields.\n\
 \n\
-A grain that has not begun will never run. A grain that it has called, by\n\
-yielding it, is cancelled first. Any thread may call it. False if the grain\n\
-had ended already.");
+A grain that has not begun will never run. If the grain has called another\n\
+one, by yielding it, that one is cancelled first. Any thread may call this.\n\
+False if the grain had ended already.");
 PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
 Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
 one return at once.\n\
 \n\
 There is one permit, as for a fiber's unpark(): False if there was one\n\
-already, and a RuntimeWarning if that loses a value. Any thread may call it,\n\
-also before the grain is started. FiberError if it has finished.");
+already, and a RuntimeWarning if that loses a value. Any thread may call\n\
+this, also before the grain is started. FiberError if the grain has ended.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\
 \n\
-The callback must not switch or wait (FiberError). What it raises is logged.");
+The callback must not switch or wait (FiberError). An exception is logged.");
 PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
-The frames of its generators as a traceback.StackSummary, outermost first.");
+Return the frames of the grain's generators as a traceback.StackSummary,\n\
+outermost first.");
 
 static PyMethodDef grain_methods[] = {
     {"start", grain_start, METH_VARARGS, start_doc},
@@ -352,8 +355,8 @@ static PyMethodDef grain_methods[] = {
     PF_METHOD("unpark", pf_task_unpark, unpark_doc),
     {"add_done_callback", pf_task_add_done_callback, METH_O, callback_doc},
     {"stack", pf_grain_stack, METH_NOARGS, stack_doc},
-    {"__reduce__", pf_task_reduce, METH_NOARGS, "Raises TypeError."},
-    {"__reduce_ex__", pf_task_reduce, METH_O, "Raises TypeError."},
+    {"__reduce__", pf_task_reduce, METH_NOARGS, "Raise TypeError."},
+    {"__reduce_ex__", pf_task_reduce, METH_O, "Raise TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "Grain[R]: a grain whose result is an R."},
     {NULL, NULL, 0, NULL},
@@ -407,11 +410,11 @@ current_grain(PyObject *module, PyObject *ignored)
 
 static PyMethodDef functions[] = {
     {"current_grain", current_grain, METH_NOARGS,
-     "current_grain()\n--\n\nThe grain whose step runs, or None."},
+     "current_grain()\n--\n\nReturn the grain whose step runs, or None."},
     {NULL, NULL, 0, NULL},
 };
 
-/* See chain.h. */
+/* Returns the next link of a chain of grains; see chain.h. */
 static PyObject *
 grain_link(PyObject *op)
 {

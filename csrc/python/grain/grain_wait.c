@@ -1,8 +1,8 @@
-/* What a grain waits for, how it is woken, and what other threads may request.
+/* What a grain waits for, how it is woken, and what other threads may request;
+ * see grain.h.
  *
  * A waiting grain is PF_PARKED.  A wake-up only puts it back into the ready
- * queue; at the grain's next turn the wait is dismantled and its result looked
- * up.
+ * queue. The grain's next turn dismantles the wait and looks up its result.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -25,7 +25,7 @@
 /* ---------------------------------------------------------------- being ready */
 
 /* The running grain gets another turn.  If its pool has a policy, the caller
- * of its step adds it to that after the step was timed. */
+ * of the grain's step gives it to the policy after the step has been timed. */
 void
 pf_grain_ready(GrainObject *g)
 {
@@ -46,17 +46,18 @@ pf_grain_wake(GrainObject *g, pf_wake why)
     }
 }
 
-/* ----------------------------------------------------------- futures' callback */
+/* --------------------------------------------------- the callback of futures */
 
-/* The done-callback of a future: wakes the grain, from any thread.  Drops it
- * when the wait is over. */
+/* The done-callback of a future: wakes the grain, from any thread.  When the
+ * wait is over, the reference to the grain is dropped. */
 typedef struct NoticeObject {
     PyObject_HEAD
     GrainObject *grain;
-    bool called; /* before the grain waited */
+    bool called; /* possibly before the grain waits */
 } NoticeObject;
 
-/* Owner thread.  add_done_callback() may still run, and the grain with it. */
+/* Called on the grain's thread, perhaps while add_done_callback() still runs,
+ * with the grain inside it. */
 static void
 dispatch_notice(NoticeObject *notice, GrainObject *g)
 {
@@ -75,7 +76,7 @@ attach_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     if (pool == NULL || g->core.scheduler != NULL ||
         (pool->scheduler != NULL && pool->scheduler != s) ||
         g->core.state == PF_DONE) {
-        return; /* taken out again meanwhile, or in another pool */
+        return; /* taken out again meanwhile, or is in another pool */
     }
     if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
         if (PyErr_Occurred()) {
@@ -85,7 +86,8 @@ attach_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     }
 }
 
-/* Neither over nor gone to another scheduler since the call was made. */
+/* Has the grain neither ended nor gone to another scheduler since the call was
+ * made? */
 static bool
 is_still_of(const GrainObject *g, const SchedulerObject *s)
 {
@@ -134,7 +136,8 @@ notice_arrived(SchedulerObject *s, PyObject *op, PyObject *notice)
     }
 }
 
-/* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
+/* Makes the grain's thread call `run`.  Returns 1, 0 if the scheduler is
+ * closed and the grain has ended, and -1 without memory. */
 static int
 call_owner(GrainObject *g, PfPostFn run, PyObject *argument)
 {
@@ -237,7 +240,7 @@ new_wait(GrainObject *g)
     return wait;
 }
 
-/* Until now it used `runner`; from now on, while it waits, `wait`. */
+/* From now on the grain waits and uses `wait`, instead of `runner`. */
 static void
 park(GrainObject *g, int kind, GrainWait *wait)
 {
@@ -247,7 +250,7 @@ park(GrainObject *g, int kind, GrainWait *wait)
     g->core.state = PF_PARKED;
 }
 
-/* `seconds` from now; 0 is an ordinary turn. */
+/* Sleeps for a number of seconds.  0 is an ordinary turn. */
 int
 pf_grain_sleep(GrainObject *g, PyObject *seconds)
 {
@@ -274,8 +277,8 @@ pf_grain_sleep(GrainObject *g, PyObject *seconds)
     return 0;
 }
 
-/* Wait until those in `waiters` are woken; if that has happened (`done`),
- * continue at once. */
+/* Waits until the waiters in the queue are woken.  If that has happened
+ * already (`done`), the grain continues at once. */
 int
 pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
 {
@@ -309,7 +312,7 @@ pf_grain_wait_answer(GrainObject *g)
     return 0;
 }
 
-/* The next turn begins with `value` (stolen). */
+/* Lets the next turn begin with `value` (stolen). */
 static int
 ready_with(GrainObject *g, PyObject *value)
 {
@@ -318,7 +321,8 @@ ready_with(GrainObject *g, PyObject *value)
     return 0;
 }
 
-/* `wait` is made before the mutex is taken, which this frees. */
+/* Waits in a queue.  Frees the mutex, which was taken after `wait` had been
+ * made. */
 static int
 wait_in_line(GrainObject *g, GrainWait *wait, PfWaitq *queue, PfMutex *mutex,
              PyObject *item)
@@ -387,7 +391,7 @@ new_notice(GrainObject *g)
     return notice;
 }
 
-/* The future has the notice, which is stolen. */
+/* Waits for the notice, which the future has by now.  Steals the reference. */
 static int
 wait_for_notice(GrainObject *g, NoticeObject *notice)
 {
@@ -409,7 +413,7 @@ wait_for_notice(GrainObject *g, NoticeObject *notice)
 }
 
 /* The grain counts as running while the future's own code runs, which may call
- * back at once, or let others run; only afterwards does it wait. */
+ * back at once, or let others run.  Only afterwards does the grain wait. */
 int
 pf_grain_wait_future(GrainObject *g, PyObject *future)
 {
@@ -441,8 +445,8 @@ pf_grain_wait_unpark(GrainObject *g)
     return 0;
 }
 
-/* It is cancelled, and may continue its wait, if any, for at most this long.
- */
+/* A cancelled grain continues its wait, if it has one, for at most `ns`
+ * nanoseconds. */
 int
 pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 {
@@ -463,9 +467,9 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
     return 0;
 }
 
-/* ------------------------------------------------------------------ its end */
+/* --------------------------------------------------- the end of a wait */
 
-/* A grain that waits in line got what it waits for. */
+/* Has the grain got what it waited for in a queue? */
 bool
 pf_grain_was_granted(GrainObject *g)
 {
@@ -481,7 +485,8 @@ pf_grain_receives(GrainObject *g)
            (pf_channel_of_case(g->yielded, &value), value == NULL);
 }
 
-/* A value that it received but will not see goes back to the channel. */
+/* Takes the node out of its queue.  A value that the grain has received but
+ * will not get goes back to the channel. */
 static void
 leave_line(GrainObject *g, PfNode *node)
 {
@@ -501,7 +506,7 @@ leave_line(GrainObject *g, PfNode *node)
     }
 }
 
-/* Dismantle the wait, however it ended. */
+/* Dismantles the wait, however it ended. */
 void
 pf_grain_unwait(GrainObject *g)
 {
@@ -529,7 +534,7 @@ raise_cancelled(GrainObject *g)
     return NULL;
 }
 
-/* The result of the fiber or grain that it waited for. */
+/* Returns the result of the fiber or grain that was waited for. */
 static PyObject *
 result_of(GrainObject *g)
 {
@@ -538,13 +543,13 @@ result_of(GrainObject *g)
     g->calls = false;
     PfTaskObject *target = PF_TASK(other);
     if (called && target->outcome == PF_OUTCOME_CANCELLED && g->under_cancel) {
-        return raise_cancelled(
-            g); /* because we were cancelled: see cancel_now */
+        /* Cancelled by our own cancellation: see pf_grain_cancel_now(). */
+        return raise_cancelled(g);
     }
     return pf_task_value(target);
 }
 
-/* The result from the Event or the channel. */
+/* Returns the result from the Event or the channel. */
 static PyObject *
 take_grant(GrainObject *g)
 {
@@ -566,7 +571,7 @@ take_grant(GrainObject *g)
     return Py_NewRef(Py_True);
 }
 
-/* The value that was kept for this turn. */
+/* Takes the value or exception that was stored for this turn. */
 static PyObject *
 take_kept(GrainObject *g)
 {
@@ -589,10 +594,10 @@ take_permit(GrainObject *g)
     return value;
 }
 
-/* What the new turn begins with: a new reference to send into the generator,
- * or NULL with an exception to throw; NULL without an exception: the result of
- * the future in `yielded`.  The grain is PF_RUNNING, also for code that runs
- * in here. */
+/* Returns what the new turn begins with: a new reference to send into the
+ * generator, or NULL with an exception to throw.  NULL without an exception
+ * means the result of the future in `yielded`.  The grain is PF_RUNNING, also
+ * for code that runs in here. */
 PyObject *
 pf_grain_take_value(GrainObject *g)
 {
@@ -604,8 +609,8 @@ pf_grain_take_value(GrainObject *g)
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
         if (PF_FREE_THREADED && kind == PF_WAIT_GRANT) {
-            pf_waitq_leave(
-                &g->wait->line.waiter); /* from now on it is certain */
+            /* From now on, no other thread can grant it. */
+            pf_waitq_leave(&g->wait->line.waiter);
         }
         if (pf_grain_was_granted(g)) {
             return take_grant(g);
@@ -651,7 +656,8 @@ pf_grain_unpark(PfTaskObject *task, PyObject *value)
 
 /* ----------------------------------------------------------------------- join */
 
-/* A fiber waits for the grain. 0: done; 1: timed out; -1: exception. */
+/* Makes a fiber wait for the grain.  Returns 0 if the grain has ended, 1 if
+ * the deadline has passed, and -1 with an exception. */
 int
 pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 {
@@ -664,7 +670,7 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 
 /* ----------------------------------------------- wake-ups from other threads */
 
-/* A message for the grain has arrived; see wake() in line.c. */
+/* A message for the grain has arrived; see wake() in waitq.c. */
 void
 pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
@@ -674,13 +680,14 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
         PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
-    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
+    if (bits & PF_POST_LEFT) { /* the message hands over a reference */
         Py_DECREF(g);
     }
     pf_thread_no_switch_end((PfThread *)s->thread);
 }
 
-/* The grain will never continue: the child of a fork lacks its thread. */
+/* The grains will never continue, because the child of a fork lacks their
+ * thread: takes them out of their queues. */
 void
 pf_grains_forget_waits(SchedulerObject *s)
 {

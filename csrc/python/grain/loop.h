@@ -1,4 +1,4 @@
-/* What the loop asks of the grains; see grain.h. */
+/* The part of the grains that the loop and module.c use; see grain.h. */
 #ifndef PF_GRAIN_LOOP_H
 #define PF_GRAIN_LOOP_H
 

@@ -1,7 +1,8 @@
-/* until(what): passes a request from a coroutine to the loop that steps it.
+/* until(what): an awaitable that passes a request from a coroutine to the loop
+ * that steps it.
  *
- * When awaited, it yields `what` once and returns the value sent back.  `await
- * fiber` and `await grain` use it.
+ * When awaited, it yields `what` once and returns the value that is sent back.
+ * `await fiber` and `await grain` use it.
  */
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
@@ -31,8 +32,8 @@ pf_until_what(PyObject *until)
     return what != NULL ? what : Py_None;
 }
 
-/* Only the loop of the grains knows what to do with a fiber that a coroutine
- * yields; asyncio would say "Task got bad yield". */
+/* Only the loop of the grains can deal with a fiber that a coroutine yields;
+ * asyncio would report "Task got bad yield". */
 PyObject *
 pf_until_await(PyObject *op)
 {
@@ -45,8 +46,7 @@ pf_until_await(PyObject *op)
             PyExc_TypeError,
             "only a grain can await %R: in a fiber call its result(); in "
             "asyncio give the function to a pyfiber.threads.FiberExecutor and "
-            "await "
-            "asyncio.wrap_future(executor.submit(function))",
+            "await asyncio.wrap_future(executor.submit(function))",
             op);
         return NULL;
     }
@@ -92,7 +92,8 @@ until_send(PyObject *op, PyObject *value, PyObject **result)
     }
 }
 
-/* `await` in bytecode calls send() when it has a value, else __next__. */
+/* The bytecode of `await` calls send() when it has a value, else
+ * __next__(). */
 static PyObject *
 until_send_method(PyObject *op, PyObject *value)
 {
@@ -140,16 +141,16 @@ until_dealloc(PyObject *op)
 }
 
 static PyMethodDef until_methods[] = {
-    {"send", until_send_method, METH_O, "As of a generator."},
+    {"send", until_send_method, METH_O, "As a generator's send()."},
     {NULL, NULL, 0, NULL},
 };
 
 PyDoc_STRVAR(until_doc, "until(what, /)\n--\n\n\
-Something to await in a coroutine that is run as a grain.\n\
+Pass `what` to the loop: to be awaited in a coroutine that runs as a grain.\n\
 \n\
-`await until(what)` is for a coroutine what `yield what` is for a generator:\n\
-READY, SLEEPING, STOPPED, a number of seconds, a predicate, a Grain, a Fiber\n\
-or a future. Await it once.");
+`await until(what)` does in a coroutine what `yield what` does in a\n\
+generator; `what` is READY, SLEEPING, STOPPED, a number of seconds, a\n\
+predicate, a Grain, a Fiber or a future. Await each until() only once.");
 
 static PyType_Slot until_slots[] = {
     {Py_tp_doc, (void *)until_doc},

@@ -1,5 +1,5 @@
-/* accept(): a new socket, made without asking the system again for what its
- * listener knows, and the address of its other end.
+/* accept(): makes the new socket from what its listener knows, instead of
+ * asking the system, and finds the address of the other end.
  */
 #include "python/core/pyinclude.h"
 
@@ -17,8 +17,9 @@
 #include <sys/socket.h>
 #endif
 
-/* What is known of a new connection.  It never blocks if the flag is not 0,
- * which its type then has for the standard class. */
+/* What is known of a new connection.  `never_blocks` is SOCK_NONBLOCK if the
+ * descriptor has been opened non-blocking, else 0.  The standard class is
+ * given it as a part of the type. */
 typedef struct New {
     intptr_t number;
     long family, type;
@@ -33,7 +34,7 @@ typedef struct New {
 
 /* ----------------------------------------------------------- the object */
 
-/* What the standard class's __init__ does. */
+/* Does what the standard class's __init__ does. */
 static int
 begin_standard(PyObject *made, PyObject *op, const New *new)
 {
@@ -49,8 +50,9 @@ begin_standard(PyObject *made, PyObject *op, const New *new)
     return rc;
 }
 
-/* As of every new socket, the timeout is the module's default.  The standard
- * class says it, unless it believes that this one never blocks. */
+/* Begins our part of the object.  The timeout is the module's default, as for
+ * every new socket.  The standard class knows the default, unless it believes
+ * that this socket never blocks. */
 static int
 begin_ours(PyObject *made, const New *new)
 {
@@ -65,8 +67,9 @@ begin_ours(PyObject *made, const New *new)
     return 0;
 }
 
-/* From the moment that the standard class has the number it closes that when
- * the object dies. */
+/* Makes the socket's object.  As soon as the standard class has the
+ * descriptor, it closes the descriptor when the object dies; before that, this
+ * function closes it. */
 static PyObject *
 make(PyTypeObject *kind, PyObject *op, const New *new)
 {
@@ -105,7 +108,8 @@ is_ours(const PfSocket *sock, long family)
            (family == AF_INET || family == AF_INET6);
 }
 
-/* inet_ntop() prints by way of sprintf(), which takes fifteen times as long. */
+/* Writes the address as text.  inet_ntop() uses sprintf(), which takes fifteen
+ * times as long. */
 static void
 print_host(const struct in_addr *host, char *text)
 {
@@ -140,7 +144,7 @@ host_and_port(const Address *from)
                          (unsigned)at->sin6_scope_id);
 }
 
-/* The new number, or -1. */
+/* Returns the new descriptor, or -1 with an exception. */
 static int64_t
 accept_native(PyObject *op, Address *from)
 {
@@ -153,7 +157,8 @@ accept_native(PyObject *op, Address *from)
     return number;
 }
 
-/* 0 or -1; a new reference to the address. */
+/* Accepts a connection natively.  Returns 0 and a new reference to the
+ * address, or -1. */
 static int
 accept_internet(PyObject *op, New *new, PyObject **address)
 {

@@ -1,5 +1,5 @@
-/* Addresses with the name of a host, which the base class would look up, and
- * block its thread meanwhile. */
+/* Looks up the names of hosts in addresses.  The base class would do that,
+ * too, but would block its thread meanwhile. */
 #include "python/io/socket.h"
 
 #if defined(_WIN32)
@@ -25,7 +25,8 @@ is_number(const char *host)
 #endif
 }
 
-/* What is no str, or cannot be encoded, is left to pyfiber.dns. */
+/* A host that is not a str, or that cannot be encoded, is left to
+ * pyfiber.dns. */
 static bool
 is_name(PyObject *host)
 {

@@ -1,4 +1,4 @@
-/* The standard class's own methods and attributes: see base.h. */
+/* Methods and attributes of the standard class: see base.h. */
 #include "python/io/base.h"
 
 #include "python/core/compiler.h"

@@ -1,6 +1,7 @@
-/* What the standard classes do themselves: methods and attributes of
- * _socket.socket, past what Python code makes of them, found once.  Of a socket
- * in memory they are those of what stands in for that class.
+/* Methods and attributes of the standard class _socket.socket, found once and
+ * called without a look-up, so overrides in Python code are not called.  For a
+ * socket in memory (inmemory.c) they are those of its endpoint, which takes
+ * the place of that class.
  */
 #ifndef PF_IO_BASE_H
 #define PF_IO_BASE_H
@@ -32,23 +33,28 @@ typedef enum PfBase {
 
 extern PyTypeObject *pf_base_type; /* constant after import */
 
-/* Finds them, once: 0, or -1 with an exception. */
+/* Finds the type and its attributes, once.  Returns 0, or -1 with an
+ * exception. */
 int pf_base_init(void);
-/* As the class has it: borrowed. */
+/* Returns what the class has under that name, unbound: a borrowed
+ * reference. */
 PyObject *pf_base_descriptor(PfBase which);
-/* The method, bound to the object; or the attribute's value.  A new reference.
- */
+/* Returns the method, bound to the object, or the attribute's value: a new
+ * reference. */
 PyObject *pf_base_get(PyObject *op, PfBase which);
-/* Call the method, with one argument unless that is NULL. */
+/* Calls the method, with one argument unless that is NULL. */
 PyObject *pf_base_call(PyObject *op, PfBase which, PyObject *argument);
-/* Nanoseconds of what a function has returned (stolen; NULL: it has raised): 0
- * or -1. */
+/* Converts a result of gettimeout() or a similar function to nanoseconds.
+ * Takes over the reference; NULL means that the function has raised.  Returns
+ * 0 or -1. */
 int pf_base_timeout(PyObject *seconds, int64_t *timeout);
-/* Nanoseconds that a new socket's operations may take: 0 or -1. */
+/* Finds the default timeout of new sockets, in nanoseconds.  Returns 0 or
+ * -1. */
 int pf_base_default_timeout(int64_t *timeout);
-/* What the class of the module `socket` sets beside that; 0 or -1. */
+/* Sets the attributes that socket.socket.__init__ sets in addition to those of
+ * _socket.socket.  Returns 0 or -1. */
 int pf_base_begin_class(PyObject *op);
-/* An attribute that is an int: 0 or -1. */
+/* Reads an attribute that is an int.  Returns 0 or -1. */
 int pf_base_int(PyObject *op, PfBase which, long *value);
 
 #endif

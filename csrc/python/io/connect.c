@@ -1,4 +1,4 @@
-/* connect(): begun, waited for, and asked how it went. */
+/* connect(): begins it, waits for it, and asks the system how it ended. */
 #include "python/core/arguments.h"
 #include "python/io/base.h"
 #include "python/io/socket.h"
@@ -12,7 +12,8 @@
 #include <sys/socket.h>
 #endif
 
-/* An error's number, 0 if there is none; -1 with an exception. */
+/* Takes over the reference to a result.  Returns an error's number, 0 if there
+ * is none, and -1 with an exception. */
 static long
 number_and_drop(PyObject *result)
 {
@@ -28,7 +29,7 @@ begin_connect(PyObject *op, PyObject *address)
 }
 
 static long
-how_it_went(PyObject *op)
+ask_error(PyObject *op)
 {
     PyObject *method = pf_base_get(op, PF_BASE_GETSOCKOPT);
     PyObject *result =
@@ -49,8 +50,10 @@ is_under_way(long error)
 #endif
 }
 
-/* What is remembered of an unconnected socket means nothing: it is written to
- * once it is connected. */
+/* _connect(): returns the error's number or 0, as an int.  Ignores what is
+ * remembered of the descriptor's readiness, which means nothing before the
+ * socket is connected.  The descriptor becomes writable when the attempt has
+ * ended. */
 PyObject *
 pf_socket_connect(PyObject *op, PyObject *address)
 {
@@ -62,7 +65,7 @@ pf_socket_connect(PyObject *op, PyObject *address)
     }
     long error = begin_connect(op, place);
     if (is_under_way(error) && io.sock->timeout != 0) {
-        error = pf_socket_transfer_wait(&io) < 0 ? -1 : how_it_went(op);
+        error = pf_socket_transfer_wait(&io) < 0 ? -1 : ask_error(op);
     }
     pf_socket_transfer_end(&io);
     Py_DECREF(place);

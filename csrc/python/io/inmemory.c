@@ -1,8 +1,8 @@
-/* Sockets of a network in memory, which a test has put under its program.
+/* Sockets of a network in memory, in which a test runs its program.
  *
  * pyfiber.testing has the network: who listens where, who connects to whom,
- * which options were set.  Here is one end of a connection as an object, and
- * the table of operations that moves its bytes.
+ * and which options are set.  This file has the object for one end of a
+ * connection (engine/io/inmemory.h), and the operations that move its bytes.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -22,18 +22,18 @@
 
 typedef struct EndObject {
     PyObject_HEAD
-    pf_end *end;      /* NULL before __init__ */
-    PfThread *thread; /* to compare, not to follow */
+    pf_end *end;      /* NULL: end_new() has failed */
+    PfThread *thread; /* only compared, never followed */
 } EndObject;
 
 static PyTypeObject *end_type; /* constant after import */
 
 /* ------------------------------------------------ the table of operations */
 
-/* What says how an operation waits is obeyed by those above, or says nothing
- * here. */
+/* Are all the flags supported?  Flags that say how an operation waits are
+ * obeyed by the callers, or have no effect here. */
 static bool
-knows(int flags)
+supports(int flags)
 {
     int known = MSG_PEEK;
 #if defined(MSG_DONTWAIT)
@@ -52,7 +52,7 @@ static int64_t
 memory_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
 {
     (void)number;
-    return knows(flags)
+    return supports(flags)
                ? pf_end_recv(end, buffer, size, (flags & MSG_PEEK) != 0)
                : -EOPNOTSUPP;
 }
@@ -62,7 +62,7 @@ memory_send(void *end, intptr_t number, const void *data, size_t size,
             int flags)
 {
     (void)number;
-    return knows(flags) ? pf_end_send(end, data, size) : -EOPNOTSUPP;
+    return supports(flags) ? pf_end_send(end, data, size) : -EOPNOTSUPP;
 }
 
 static const pf_net_ops memory_net = {memory_recv, memory_send};
@@ -97,7 +97,7 @@ const PfPart pf_inmemory_part = {
     .clear = clear,
 };
 
-/* ----------------------------------------------------------- its sockets */
+/* ---------------------------------------------- sockets of that network */
 
 PyObject *
 pf_inmemory_network(void)
@@ -116,7 +116,9 @@ pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
                             kwargs == NULL ? Py_None : kwargs);
     if (kind != NULL && (!PyType_Check(kind) ||
                          !PyType_IsSubtype((PyTypeObject *)kind, asked))) {
-        PyErr_SetString(PyExc_TypeError, "a network has classes of sockets");
+        PyErr_SetString(PyExc_TypeError,
+                        "a network's _class_for() must return a "
+                        "subclass of the class it is given");
         Py_CLEAR(kind);
     }
     return (PyTypeObject *)kind;
@@ -157,7 +159,9 @@ pf_socket_begin_in_memory(PyObject *op, PyObject *args)
     pf_end *end = ((EndObject *)given)->end;
     PfSocket *sock = pf_socket_of(op);
     if (end == NULL || sock->owner != 0) {
-        PyErr_SetString(PyExc_ValueError, "no end, or it is open already");
+        PyErr_SetString(PyExc_ValueError,
+                        "_begin_in_memory() takes an end, for a "
+                        "socket that is not open yet");
         return NULL;
     }
     pf_socket_leave_memory(sock);
@@ -250,7 +254,8 @@ end_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* NULL with FiberError: its fibers are those of another thread. */
+/* Returns the end, or NULL with FiberError on another thread than the one
+ * whose fibers use it. */
 static pf_end *
 end_of(PyObject *op)
 {
@@ -298,7 +303,7 @@ end_shutdown(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Of one whose argument is a flag. */
+/* Calls a function of the end that takes a flag. */
 static PyObject *
 act_on(PyObject *op, PyObject *argument, void (*act)(pf_end *end, bool flag))
 {
@@ -364,24 +369,25 @@ end_connected(PyObject *op, void *closure)
 }
 
 static PyMethodDef end_methods[] = {
-    {"join", end_join, METH_O, "join(other): a connection of the two."},
+    {"join", end_join, METH_O, "join(other): connect the two ends."},
     {"shutdown", end_shutdown, METH_VARARGS,
-     "shutdown(reading, writing): OSError (ENOTCONN)."},
+     "shutdown(reading, writing): may raise OSError (ENOTCONN)."},
     {"close", end_close, METH_O,
-     "close(reset): who waits gets OSError (EBADF), the peer its end."},
+     "close(reset): waiters get OSError (EBADF), the peer reads the end."},
     {"disturb", end_disturb, METH_NOARGS,
-     "disturb(): all that wait there look again."},
+     "disturb(): wake all waiters, which look again."},
     {"offer", end_offer, METH_O,
-     "offer(any): of a listener; is there a connection to be accepted?"},
-    {"fail", end_fail, METH_O, "fail(errno): it cannot be connected."},
+     "offer(any): say whether this listener has a connection to accept."},
+    {"fail", end_fail, METH_O, "fail(errno): the connection has failed."},
     {"take_error", end_take_error, METH_NOARGS,
-     "take_error(): the error that is pending, which is told once; or 0."},
+     "take_error(): return the pending error once, and 0 afterwards."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef end_getset[] = {
     {"connected", end_connected, NULL,
-     "It has a peer, or at least may read what that has sent.", NULL},
+     "Whether it has a peer, or may at least read what the peer has sent.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -430,7 +436,7 @@ static PyMethodDef functions[] = {
     {"_network", io_network, METH_NOARGS,
      "_network(): the network in memory that this run has, or None."},
     {"_set_network", io_set_network, METH_VARARGS,
-     "_set_network(scheduler, network): new sockets of its runs are there."},
+     "_set_network(scheduler, network): new sockets of its runs use it."},
     {NULL, NULL, 0, NULL},
 };
 

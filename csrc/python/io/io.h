@@ -1,18 +1,18 @@
 /* io/: waits of fibers for events outside of the process, and sockets.
  *
- *   waiting.c    a wait for a descriptor: the fiber parks, or its thread blocks
- *   readiness.c  wait_readable() and wait_writable(): numbers of others
- *   socket.c     the socket type: timeouts, its number's life
- *   base.c       what the standard class does itself
+ *   waiting.c    waits for a descriptor: parks the fiber or blocks its thread
+ *   readiness.c  wait_readable() and wait_writable(), for any descriptor
+ *   socket.c     the socket type: timeouts; when it opens and closes
+ *   base.c       methods and attributes of the standard class
  *   accept.c     accept()
  *   connect.c    connect()
- *   address.c    names of hosts in addresses are looked up first
- *   transfer.c   recv() and send() and their kin
- *   inmemory.c   sockets of a network in memory, which a test brings
- *   tls.c        TLS over such a socket: the connection's type
- *   tls_end.c    ... how it begins and ends
- *   tls_flow.c   ... and how its bytes come and go
- *   reader.c     a buffer before recv(): what streams read with
+ *   address.c    looks up the names of hosts in addresses
+ *   transfer.c   recv(), send() and their variants
+ *   inmemory.c   sockets of a test's network in memory
+ *   tls.c        TLS over a socket: the connection's type, reading and writing
+ *   tls_end.c    ... handshake and shutdown
+ *   tls_flow.c   ... moves bytes between the session and the socket
+ *   reader.c     a buffer before recv(), with which streams read
  *
  * Called by module.c.
  */
@@ -27,13 +27,14 @@
 int pf_io_init(PyObject *module);
 extern const PfPart pf_io_part, pf_inmemory_part;
 
-/* Wait for a number that others own, `length` nanoseconds (PF_NEVER: for ever;
- * 0: it is only a question to the system).  0: it is ready; 1: it is not; -1
- * with an exception.  `what` is for reports. */
+/* Waits for a descriptor that other code opens and closes, for `length`
+ * nanoseconds (PF_NEVER: for ever; 0: asks the system and does not wait).
+ * Returns 0 if the descriptor is ready, 1 if it is not, and -1 with an
+ * exception.  `what` is for reports. */
 int pf_readiness_wait_for_number(intptr_t number, pf_direction direction,
                                  int64_t length, PyObject *what);
 
-/* One part of it each. */
+/* pf_io_init() calls these, which initialize one file each. */
 int pf_readiness_init(PyObject *module);
 int pf_socket_init(PyObject *module);
 int pf_inmemory_init(PyObject *module);

@@ -1,13 +1,14 @@
 /* The reading half of pyfiber.net.Stream: a buffer before a socket's recv().
  *
- * What was received and not read yet is part of an object of bytes.  As recv()
- * returned it that object may have other users: so it is only read, and is
- * given away as it is if all of it is asked for.  When more has to come behind
- * it, both are copied into a larger object, which has room at its end and is
- * nobody else's until it is given away in turn.
+ * The buffer is a bytes object, of which the part from `start` to `end` has
+ * been received and not been read yet.  An object that recv() returned may
+ * have other users.  So it is never written to, and a read of all of it
+ * returns the object itself.  When more bytes must be appended, both parts are
+ * copied to a larger object.  The larger object has room at its end and
+ * belongs to the buffer alone until it is returned in turn.
  *
- * Nothing is taken out before all that was asked for is there: a read that
- * fails while it waits has read nothing.
+ * A read takes nothing from the buffer before everything that it asked for has
+ * arrived.  So a read that fails while it waits has consumed nothing.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -16,10 +17,11 @@
 #include <string.h>
 #include <structmember.h>
 
-/* Bytes that are asked for at a time; the limit of a line. */
+/* How many bytes recv() is asked for at a time, and the longest line. */
 #define CHUNK 65536
 
-/* Of a buffer that has to grow: less would soon have to grow again. */
+/* The smallest buffer that is made when one has to grow, in bytes: a smaller
+ * one would soon have to grow again. */
 #define SMALLEST 512
 
 typedef struct Reader {
@@ -27,7 +29,7 @@ typedef struct Reader {
     PyObject *socket;
     PyObject *data; /* bytes; NULL when nothing is left */
     Py_ssize_t start, end;
-    bool reading; /* somebody waits for more */
+    bool reading; /* a fiber is waiting in recv() */
 } Reader;
 
 /* constant after import of pyfiber.net */
@@ -60,12 +62,12 @@ take_whole_object(Reader *r)
     r->data = NULL;
     r->start = r->end = 0;
     if (size < PyBytes_GET_SIZE(data)) {
-        _PyBytes_Resize(&data, size); /* it is ours alone */
+        _PyBytes_Resize(&data, size); /* not shared with other code */
     }
     return data;
 }
 
-/* The first `n` bytes, of as many at least. */
+/* Takes the first `n` bytes; there are at least as many. */
 static PyObject *
 take(Reader *r, Py_ssize_t n)
 {
@@ -80,13 +82,13 @@ take(Reader *r, Py_ssize_t n)
         r->start += n;
         if (r->start == r->end) {
             r->start = r->end = 0;
-            Py_CLEAR(r->data); /* bytes: nothing runs */
+            Py_CLEAR(r->data); /* exactly bytes: runs no code */
         }
     }
     return part;
 }
 
-/* For `more` bytes behind what is there. */
+/* Makes room for `more` bytes after those in the buffer. */
 static int
 make_room(Reader *r, Py_ssize_t more)
 {
@@ -111,7 +113,7 @@ make_room(Reader *r, Py_ssize_t more)
     return 0;
 }
 
-/* Takes the reference over. */
+/* Appends what has been received; takes over the reference. */
 static int
 append(Reader *r, PyObject *got)
 {
@@ -131,15 +133,16 @@ append(Reader *r, PyObject *got)
     return rc;
 }
 
-/* A place behind which reading ends. */
+/* A byte sequence that ends what is read. */
 typedef struct Separator {
     const char *text;
     Py_ssize_t size;
     Py_ssize_t limit;
-    Py_ssize_t searched; /* it does not begin before that */
+    Py_ssize_t searched; /* the separator does not begin before this */
 } Separator;
 
-/* How many bytes there are up to it, and that; 0: it is not there. */
+/* Returns the number of bytes up to the end of the separator; 0 if it has not
+ * been received. */
 static Py_ssize_t
 find(const Reader *r, Separator *sep)
 {
@@ -187,9 +190,10 @@ receive(const Reader *r, PyObject *size)
     return got;
 }
 
-/* Turns what recv() returned into an object of exactly the type bytes, and takes
- * the reference over.  The buffer drops such an object without running code; an
- * instance of a subclass may have a __del__ that reads from this stream. */
+/* Turns what recv() returned into an object of exactly the type bytes; takes
+ * over the reference.  The buffer can drop such an object without running
+ * code, whereas an instance of a subclass may have a __del__ that reads from
+ * this stream. */
 static PyObject *
 plain_bytes(PyObject *got)
 {
@@ -208,7 +212,8 @@ plain_bytes(PyObject *got)
     return plain;
 }
 
-/* 1: more has come; 0: the stream has ended; -1. */
+/* Returns 1 if more has come, 0 if the stream has ended, and -1 with an
+ * exception. */
 static int
 receive_more(Reader *r, PyObject *size)
 {
@@ -225,7 +230,7 @@ receive_more(Reader *r, PyObject *size)
     return append(r, got) < 0 ? -1 : 1;
 }
 
-/* NULL.  Steals the arguments of the exception. */
+/* Raises the exception.  Takes over its arguments; returns NULL. */
 static PyObject *
 fail(PyObject *type, PyObject *args)
 {
@@ -238,7 +243,8 @@ fail(PyObject *type, PyObject *args)
     return NULL;
 }
 
-/* NULL.  What has come goes with the exception. */
+/* Raises IncompleteRead, which carries what has been received; returns
+ * NULL. */
 static PyObject *
 end_too_early(Reader *r, PyObject *wanted)
 {
@@ -254,7 +260,8 @@ exceed(Reader *r, const Separator *sep)
                               sep->limit));
 }
 
-/* NULL without an exception: the stream has ended. */
+/* Reads up to the end of the separator.  Returns NULL without an exception if
+ * the stream has ended. */
 static PyObject *
 read_up_to(Reader *r, Separator *sep)
 {
@@ -284,8 +291,8 @@ number(PyObject *object, Py_ssize_t *n)
     return *n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* The same for a method that takes `what`, and may not read now if another
- * fiber does. */
+/* Converts the size that a method has been given.  Fails if it is negative
+ * (`what` begins the message), or if another fiber is reading. */
 static int
 size_to_read(const Reader *r, PyObject *object, const char *what,
              Py_ssize_t *n)
@@ -320,8 +327,8 @@ reader_read(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                            : receive(r, size);
 }
 
-/* As much as is missing is asked for at once: for many bytes that saves calls
- * of the system. */
+/* Asks for everything that is missing at once, which saves system calls where
+ * that is much. */
 static int
 receive_missing(Reader *r, Py_ssize_t missing)
 {
@@ -436,31 +443,30 @@ reader_dealloc(PyObject *op)
 static PyMethodDef methods[] = {
     PF_METHOD("read", reader_read,
               "read($self, /, n=65536)\n--\n\n"
-              "Some bytes, at most n, as soon as there are any; b\"\" at the "
+              "Read up to n bytes, as soon as there are any; b\"\" at the "
               "end."),
     {"read_exactly", reader_read_exactly, METH_O,
      "read_exactly($self, n, /)\n--\n\n"
-     "So many bytes; IncompleteRead if the stream ends first."},
-    PF_METHOD(
-        "read_until", reader_read_until,
-        "read_until($self, /, separator, limit=65536)\n--\n\n"
-        "All bytes up to the separator, and that.\n\n"
-        "IncompleteRead if the stream ends first, LimitExceeded if there "
-        "would be more than\n``limit`` bytes, the separator included."),
+     "Read exactly n bytes; IncompleteRead if the stream ends first."},
+    PF_METHOD("read_until", reader_read_until,
+              "read_until($self, /, separator, limit=65536)\n--\n\n"
+              "Read all bytes up to and including the separator.\n\n"
+              "IncompleteRead if the stream ends first, LimitExceeded if that "
+              "would be more than\n``limit`` bytes."),
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef members[] = {
     {"socket", T_OBJECT_EX, offsetof(Reader, socket), 0,
-     "The socket, for options; to read from it would overtake what is "
-     "buffered."},
+     "The socket, for its options; reading from it would bypass the "
+     "buffer."},
     {"_reading", T_BOOL, offsetof(Reader, reading), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"_buffered", reader_buffered, NULL,
-     "How many bytes have been received and not read.", NULL},
+     "How many bytes have been received and not been read.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -513,8 +519,8 @@ io_reader_type(PyObject *module, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"_reader_type", io_reader_type, METH_VARARGS,
-     "_reader_type(incomplete, exceeded): the native type below streams, and "
-     "what it raises."},
+     "_reader_type(incomplete, exceeded): the native base of streams; the "
+     "arguments are the exceptions that it raises."},
     {NULL, NULL, 0, NULL},
 };
 

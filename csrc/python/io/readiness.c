@@ -1,4 +1,5 @@
-/* wait_readable() and wait_writable(): a descriptor that others own. */
+/* wait_readable() and wait_writable(): for descriptors that other code opens
+ * and closes.  The operations of pyfiber's own sockets wait in socket.c. */
 #include "python/core/pyinclude.h"
 
 #include "engine/base/clock.h"
@@ -87,18 +88,22 @@ io_wait_writable(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 
 PyDoc_STRVAR(readable_doc,
              "wait_readable($module, /, fd, timeout=None)\n--\n\n\
-Wait until `fd` can be read, at its end too, or has an error.\n\
+Wait until `fd` can be read, is at its end, or has an error.\n\
 \n\
-`fd` is a descriptor that something else opens and closes: a number, or an\n\
-object with fileno(). In a fiber of a run that fiber parks; anywhere else the\n\
-thread blocks. Regular files are always ready. `timeout` is in seconds; then\n\
-TimeoutError. OSError (EBADF) if it is not open. A cancellation point.");
+`fd` is a descriptor that other code opens and closes: an int, or an object\n\
+with fileno(). In a fiber of a run the fiber parks; anywhere else the thread\n\
+blocks. Regular files are always ready. `timeout` is in seconds, None waits\n\
+for ever. Raises TimeoutError when the timeout has passed, and OSError\n\
+(EBADF) if the descriptor is not open. A cancellation point.");
 PyDoc_STRVAR(writable_doc,
              "wait_writable($module, /, fd, timeout=None)\n--\n\n\
-Wait until `fd` can be written, or has an error.  As wait_readable().");
+Wait until `fd` can be written, or has an error.\n\
+\n\
+The parameters and errors are those of wait_readable().");
 
-/* Where the fiber waits, if that is at `what`.  It may be another thread's: a
- * table of descriptors changes only while its thread has the GIL. */
+/* Returns the record of the descriptor that the fiber waits for, if it is that
+ * of `what`; else NULL.  The fiber may be another thread's: a table of
+ * descriptors changes only while its thread has the GIL. */
 static const pf_descriptor *
 place_of(const FiberObject *fiber, PyObject *what, intptr_t number)
 {
@@ -111,7 +116,8 @@ place_of(const FiberObject *fiber, PyObject *what, intptr_t number)
                : pf_descriptor_known(&s->core.descriptors, number);
 }
 
-/* To ask for the number may run code, so the fiber is looked at afterwards. */
+/* Asking `what` for its descriptor may run code, so the fiber is looked at
+ * afterwards. */
 static PyObject *
 io_wait_of(PyObject *module, PyObject *op)
 {
@@ -148,7 +154,8 @@ io_may_park(PyObject *module, PyObject *ignored)
     return PyBool_FromLong(t != NULL && pf_io_scheduler(t) != NULL);
 }
 
-/* Adds those of a list; -1 with an exception. */
+/* Adds the descriptors of a list to an array.  Returns 0, or -1 with an
+ * exception. */
 static int
 read_numbers(PyObject *list, pf_direction direction, PfAwaited *to)
 {
@@ -213,10 +220,10 @@ io_wait_any(PyObject *module, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"_wait_any", io_wait_any, METH_VARARGS,
-     "_wait_any(reading, writing, timeout): park until one of these numbers\n"
-     "is ready, or has been closed; TimeoutError."},
+     "_wait_any(reading, writing, timeout): park until one of these\n"
+     "descriptors is ready or has been closed; TimeoutError."},
     {"_may_park", io_may_park, METH_NOARGS,
-     "_may_park(): a wait made here parks a fiber of a run."},
+     "_may_park(): does a wait made here park a fiber of a run?"},
     {"_io_wait_of", io_wait_of, METH_O,
      "_io_wait_of(fiber): (descriptor, whether to write), or None."},
     PF_METHOD("wait_readable", io_wait_readable, readable_doc),

@@ -41,7 +41,8 @@ static const char *const busy[] = {
                    "time, or their data would be mixed",
 };
 
-/* It will have to be told when the socket is closed. */
+/* Notes the thread as a user, whose schedulers are notified when the socket
+ * closes. */
 static inline void
 note_user(PfSocket *sock, PfThread *t)
 {
@@ -58,7 +59,8 @@ pf_socket_busy_error(pf_direction direction)
     return -1;
 }
 
-/* Is it free?  Runs no code. */
+/* Checks that no other fiber does the same, and notes the thread.  Runs no
+ * code. */
 static inline int
 take(PfIo *io)
 {
@@ -91,7 +93,7 @@ take_end(PfIo *io)
     if (io->s == NULL || take(io) < 0) {
         return -1;
     }
-    pf_end_keep(end); /* until pf_socket_transfer_end */
+    pf_end_keep(end); /* until pf_socket_transfer_end() */
     return 0;
 }
 
@@ -189,7 +191,7 @@ pf_socket_transfer_wait(PfIo *io)
 {
     PfSocket *sock = io->sock;
     if (sock->owner != io->owner) {
-        return pf_socket_closed_error(); /* meanwhile, by another thread */
+        return pf_socket_closed_error(); /* another thread has closed it */
     }
     if (io->s != NULL) {
         pf_descriptor_blocked(io->at, io->direction);
@@ -227,9 +229,10 @@ pf_socket_transfer_end(PfIo *io)
     }
 }
 
-/* ------------------------------------------------- the number's life */
+/* ----------------------------------- how the descriptor is given up */
 
-/* Whoever waits for it in another thread's run learns it there. */
+/* Ends the waits for the descriptor in a scheduler of this thread.  For a
+ * scheduler of another thread, that thread calls it: see release_in(). */
 static void
 release_arrived(SchedulerObject *s, PyObject *number, PyObject *owner)
 {
@@ -247,12 +250,12 @@ release_in(SchedulerObject *s, PyObject *number, PyObject *owner)
     if (s->thread == pf_thread_current) {
         release_arrived(s, number, owner);
     } else if (pf_post_call(s, release_arrived, number, owner) < 0) {
-        PyErr_Clear(); /* no memory: who waits there waits for its timeout */
+        PyErr_Clear(); /* no memory: waiters there wait for their timeout */
     }
 }
 
-/* All schedulers that may have used it, as a list: what is done to them may
- * run code. */
+/* Returns a list of all schedulers that may have used the socket.  (What is
+ * done with each of them may run code, so the threads cannot stay locked.) */
 static PyObject *
 schedulers_of(const PfSocket *sock)
 {
@@ -296,7 +299,8 @@ done:
     return rc;
 }
 
-/* The socket is about to close its number, or to hand it on.  0 or -1. */
+/* Called before the socket closes its descriptor or hands it on: ends all
+ * waits for it.  Returns 0 or -1. */
 static int
 let_go(PfSocket *sock)
 {
@@ -306,7 +310,7 @@ let_go(PfSocket *sock)
     sock->number = -1;
     sock->owner = 0;
     if (owner == 0 || sock->user == NULL || sock->end != NULL) {
-        return 0; /* nobody has waited, or the end will tell them */
+        return 0; /* nobody has waited, or the end wakes its waiters */
     }
     if (sock->user == t && !sock->several_users && t->scheduler != NULL &&
         t->schedulers == t->scheduler && t->scheduler->next == NULL) {
@@ -317,7 +321,8 @@ let_go(PfSocket *sock)
     return release_everywhere(sock, number, owner);
 }
 
-/* What the base class does then, for a socket in memory. */
+/* Does for a socket in memory what the base class's finalizer does for
+ * others. */
 static void
 finalize_in_memory(PyObject *op, PfSocket *sock)
 {
@@ -335,7 +340,8 @@ finalize_in_memory(PyObject *op, PfSocket *sock)
     pf_socket_leave_memory(sock);
 }
 
-/* Dropped without close(): the base class warns and closes the number. */
+/* The socket dies without close(): the base class warns and closes the
+ * descriptor. */
 static void
 socket_finalize(PyObject *op)
 {
@@ -343,14 +349,14 @@ socket_finalize(PyObject *op)
     if (pf_socket_of(op)->end != NULL) {
         finalize_in_memory(op, pf_socket_of(op));
     } else if (let_go(pf_socket_of(op)) < 0) {
-        PyErr_Clear(); /* no memory; nobody waits, or it would be alive */
+        PyErr_Clear(); /* no memory; a waiter would keep the socket alive */
     }
     pystate_restore_exception(pending);
     pf_base_type->tp_finalize(op);
 }
 
-/* By close() or detach(); once, for what stands in for the base class counts
- * its sockets. */
+/* close() or detach().  A socket in memory does it only once, because its
+ * endpoint counts the sockets that use it. */
 static PyObject *
 leave(PyObject *op, PfBase how)
 {
@@ -364,7 +370,7 @@ leave(PyObject *op, PfBase how)
 static PyObject *
 socket_real_close(PyObject *op, PyObject *args)
 {
-    (void)args; /* the standard class passes itself on */
+    (void)args; /* the parameter _ss of the standard method */
     return leave(op, PF_BASE_CLOSE);
 }
 
@@ -387,7 +393,8 @@ never_block(PyObject *op)
     return done == NULL ? -1 : 0;
 }
 
-/* As the standard methods, which set the system's flag and so find out. */
+/* Raises OSError for a closed socket, as the standard methods do: these set
+ * the flag of the system, which fails. */
 static int
 check_number(PyObject *op)
 {
@@ -456,7 +463,7 @@ socket_getblocking(PyObject *op, PyObject *ignored)
     return PyBool_FromLong(pf_socket_of(op)->timeout != 0);
 }
 
-/* ------------------------------------------------------------ its begin */
+/* ------------------------------------------------ how a socket begins */
 
 static bool
 is_internet(long family)
@@ -487,7 +494,7 @@ int
 pf_socket_adopt(PyObject *op, intptr_t number, long family, long type)
 {
     int64_t timeout;
-    /* What the standard class has taken from the module's default. */
+    /* The standard class's timeout is the module's default. */
     PyObject *standard = pf_base_call(op, PF_BASE_GETTIMEOUT, NULL);
     if (pf_base_timeout(standard, &timeout) < 0 || never_block(op) < 0) {
         return -1;
@@ -496,7 +503,7 @@ pf_socket_adopt(PyObject *op, intptr_t number, long family, long type)
     return 0;
 }
 
-/* The standard __init__ has opened or taken over a number. */
+/* _adopt(): the standard __init__ has opened or taken over a descriptor. */
 static PyObject *
 socket_adopt(PyObject *op, PyObject *ignored)
 {
@@ -526,7 +533,8 @@ socket_set_turns(PyObject *op, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Wait for the socket as such: for code that does the operation itself. */
+/* _wait(): waits for the socket on behalf of code that does the operation
+ * itself. */
 static PyObject *
 socket_wait(PyObject *op, PyObject *writing)
 {
@@ -542,7 +550,8 @@ socket_wait(PyObject *op, PyObject *writing)
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* In a run that has a network in memory a new socket is one of that. */
+/* In a run that has a network in memory, a new socket is one of that
+ * network. */
 static PyObject *
 socket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -566,29 +575,30 @@ static PyGetSetDef getset[] = {
 
 static PyMethodDef life_methods[] = {
     {"settimeout", socket_settimeout, METH_O,
-     "settimeout(timeout): in seconds; None: wait for ever; 0: never wait."},
+     "settimeout(timeout): set it in seconds; None waits for ever, 0 never."},
     {"gettimeout", socket_gettimeout, METH_NOARGS,
-     "gettimeout(): in seconds, or None."},
+     "gettimeout(): return the timeout in seconds, or None."},
     {"setblocking", socket_setblocking, METH_O,
-     "setblocking(flag): settimeout(None) or settimeout(0)."},
+     "setblocking(flag): the same as settimeout(None) or settimeout(0)."},
     {"getblocking", socket_getblocking, METH_NOARGS,
-     "getblocking(): False if an operation never waits."},
+     "getblocking(): return False if an operation never waits."},
     {"detach", socket_detach, METH_NOARGS,
-     "detach(): give the descriptor away; returns its number."},
-    {"_real_close", socket_real_close, METH_VARARGS, "Closes the number."},
+     "detach(): give up the descriptor without closing it; return it."},
+    {"_real_close", socket_real_close, METH_VARARGS, "Close the descriptor."},
     {"_accept_as", pf_socket_accept_as, METH_O,
      "_accept_as(type): a connection, and the address of its other end."},
-    {"_adopt", socket_adopt, METH_NOARGS, "The number is this object's."},
+    {"_adopt", socket_adopt, METH_NOARGS, "Take over the descriptor."},
     {"_set_turns", socket_set_turns, METH_NOARGS,
-     "Several may use it, as threads may: code for threads has made it."},
+     "_set_turns(): let several fibers wait to read or write at a time, in\n"
+     "turn, as threads may: code for threads has made this socket."},
     {"_connect", pf_socket_connect, METH_O,
-     "_connect(address): the number of an error, or 0; may time out."},
+     "_connect(address): return the number of an error, or 0; TimeoutError."},
     {"_wait", socket_wait, METH_O,
-     "_wait(writing): an operation would have blocked."},
+     "_wait(writing): wait, because an operation would have blocked."},
     {"_begin_in_memory", pf_socket_begin_in_memory, METH_VARARGS,
-     "_begin_in_memory(end, number, internet): it is that end's socket."},
+     "_begin_in_memory(end, number, internet): become that end's socket."},
     {"_number", pf_socket_number, METH_NOARGS,
-     "_number(): of a socket in memory; -1 when it is closed."},
+     "_number(): of a socket in memory: its number, -1 when it is closed."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -609,7 +619,8 @@ all_methods(void)
     return all;
 }
 
-/* The size of the base class, written in Python, is known now only. */
+/* The size of the base class, which is written in Python, is known only
+ * now. */
 static PyTypeObject *
 make_type(PyTypeObject *standard)
 {

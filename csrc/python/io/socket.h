@@ -1,8 +1,8 @@
 /* The native socket: a subclass of socket.socket that parks fibers.
  *
- * Its descriptor never blocks.  What the program set as its timeout is kept
- * here; the standard base class believes in a timeout of 0, so that its own
- * methods, which do what is rare here, come back at once when they would
+ * The descriptor never blocks.  The timeout that the program has set is kept
+ * in PfSocket.  The standard base class believes in a timeout of 0, so its
+ * methods, which do what is rarely needed, return at once when they would
  * block.
  */
 #ifndef PF_IO_SOCKET_H
@@ -18,18 +18,19 @@
 
 #include <errno.h>
 
-/* Behind the base class's own part of the object. */
+/* Follows the base class's part of the object. */
 typedef struct PfSocket {
     intptr_t number;
-    uint64_t owner;  /* of that number, see descriptor.h; 0: it has none */
+    uint64_t owner;  /* of `number`, see descriptor.h; 0: it is closed */
     int64_t timeout; /* nanoseconds; PF_NEVER: none; 0: never wait */
     const pf_net_ops *net;
     pf_end *end;            /* in memory; NULL: a socket of the system */
-    PfThread *user;         /* waited last; to compare, not to follow */
-    bool several_users : 1; /* ... and others before */
-    bool internet : 1;      /* its addresses may have names of hosts */
-    bool tcp : 1;           /* less than was asked for: all is read */
-    bool turns : 1;         /* others wait: datagrams, a listener, a patch */
+    PfThread *user;         /* has used it last; only compared */
+    bool several_users : 1; /* other threads have used it before */
+    bool internet : 1;      /* addresses may contain a host's name */
+    bool tcp : 1;           /* after a short transfer the next would block */
+    bool turns : 1;         /* several fibers may wait, instead of FiberError:
+                               datagrams, listeners, patched code */
     bool patched : 1;       /* made by code that patch() serves */
 } PfSocket;
 
@@ -43,29 +44,30 @@ pf_socket_of(PyObject *op)
     return (PfSocket *)(void *)((char *)op + pf_socket_offset);
 }
 
-/* One operation of a socket, which may have to try several times. */
+/* One operation of a socket, which may need several attempts. */
 typedef struct PfIo {
     PyObject *op;
     PfSocket *sock;
     PfThread *t;
     pf_scheduler *s;   /* NULL: the thread blocks */
-    pf_descriptor *at; /* in a run */
-    uint64_t owner;    /* as it was */
+    pf_descriptor *at; /* the descriptor's record, in a run */
+    uint64_t owner;    /* PfSocket.owner when the operation began */
     pf_direction direction;
-    bool at_once; /* by its flags: never wait */
+    bool at_once; /* never wait, because of the operation's flags */
     bool timed;   /* `deadline` is set */
     int64_t deadline;
-    const char *late; /* what TimeoutError says */
+    const char *late; /* the message of TimeoutError */
 } PfIo;
 
-/* What is to be moved. */
+/* What is to be sent, or where to receive. */
 typedef struct PfBytes {
     char *data;
     size_t size;
     int flags;
 } PfBytes;
 
-/* One operation of the system: how many bytes have moved, or -errno. */
+/* Calls the system once.  Returns how many bytes have moved, or
+ * -errno. */
 static inline int64_t
 pf_socket_step(const PfSocket *sock, pf_direction direction,
                const PfBytes *bytes)
@@ -77,25 +79,29 @@ pf_socket_step(const PfSocket *sock, pf_direction direction,
                                  bytes->size, bytes->flags);
 }
 
-/* 0, or -1 with an exception: it is closed, another fiber does the same, or
- * this one is cancelled.  No try is due yet if pf_socket_transfer_is_blocked. */
+/* Begins an operation; a cancellation point.  Returns 0, or -1 with an
+ * exception: the socket is closed, another fiber does the same, or this one
+ * has been cancelled.  pf_socket_transfer_is_blocked() says whether an attempt
+ * is due. */
 int pf_socket_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
-/* The same for a part of an operation: no cancellation point. */
+/* The same for a part of an operation, which is no cancellation point. */
 int pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
                                   pf_direction direction);
-/* Not for sockets that never wait: they ask the system each time. */
+/* Is it known that an attempt would block?  False for sockets and operations
+ * that never wait: they ask the system each time. */
 static inline bool
 pf_socket_transfer_is_blocked(const PfIo *io)
 {
     return io->s != NULL && !pf_descriptor_may(io->at, io->direction) &&
            io->sock->timeout != 0 && !io->at_once;
 }
-/* It would block: wait.  0: try again; -1 with an exception. */
+/* Waits, because an attempt would block.  Returns 0 if the caller is to try
+ * again, and -1 with an exception. */
 int pf_socket_transfer_wait(PfIo *io);
-/* It is done, well or not: others that stand in line may try. */
+/* Ends the operation, successful or not: the next waiting fiber may try. */
 void pf_socket_transfer_end(PfIo *io);
 
-/* One try of an operation: a number, or -errno. */
+/* One attempt at an operation.  Returns a number, or -errno. */
 typedef int64_t (*PfTry)(PfIo *io, void *with);
 
 static inline bool
@@ -104,8 +110,8 @@ pf_socket_would_block(int64_t error)
     return error == -EAGAIN || error == -EWOULDBLOCK;
 }
 
-/* Try until it does not block: the number, or -1 with an exception.  A signal's
- * handler may raise. */
+/* Tries until the operation does not block.  Returns the number, or -1 with an
+ * exception, which a signal handler may have raised. */
 static inline int64_t
 pf_socket_transfer_until(PfIo *io, PfTry once, void *with)
 {
@@ -126,65 +132,78 @@ pf_socket_transfer_until(PfIo *io, PfTry once, void *with)
     }
 }
 
-/* Wait until some bytes have moved: how many; -1 with an exception. */
+/* Waits until some bytes have moved.  Returns how many; -1 with an
+ * exception. */
 Py_ssize_t pf_transfer_move(PfIo *io, const PfBytes *bytes);
-/* The exception that is set learns how much has gone: `sent`. */
+/* Sets the attribute `sent` of the exception that is set: how many bytes
+ * went. */
 void pf_transfer_tell(Py_ssize_t sent);
 
-/* The thread's buffer for what comes, or NULL with an exception.  Whoever gets
- * bytes there copies them before any other code runs. */
+/* Returns the thread's buffer for receiving, PF_SHARED_BUFFER bytes, or NULL
+ * with an exception.  The caller must copy what it receives there before any
+ * other code runs. */
 #define PF_SHARED_BUFFER ((size_t)256 * 1024)
 char *pf_transfer_shared_buffer(PfThread *t);
 
-/* When an operation that begins now must be over; `s`: NULL, it blocks. */
+/* Returns the deadline of an operation that begins now.  Without `s` the
+ * thread blocks, and the deadline is a time of the monotonic clock. */
 int64_t pf_socket_deadline(const PfSocket *sock, pf_scheduler *s);
-/* -1 with FiberError: another fiber does the same. */
+/* Raises FiberError, because another fiber does the same; returns -1. */
 int pf_socket_busy_error(pf_direction direction);
+/* Raises OSError (EBADF); returns -1. */
 int pf_socket_closed_error(void);
-/* `op` is any object.  If it is a socket of ours, a wait for its number that is
- * made now ends when it is closed. 0; -1 with an exception: it is closed. */
+/* Sees to it that a wait for the descriptor of `op` that is made now ends when
+ * the socket is closed.  Does nothing for an object that is not a socket of
+ * ours. Returns 0; -1 with an exception if the socket is closed. */
 int pf_socket_claim(PfThread *t, PyObject *op);
-/* The number is this object's. */
+/* Makes the object the owner of the descriptor. */
 void pf_socket_begin(PyObject *op, intptr_t number, long family, long type,
                      int64_t timeout);
-/* The same for one that the standard class has taken over; 0 or -1. */
+/* The same for a descriptor that the standard class has taken over, with the
+ * timeout that this class knows.  Returns 0 or -1. */
 int pf_socket_adopt(PyObject *op, intptr_t number, long family, long type);
-/* Seconds or None; 0, or -1 with an exception. */
+/* Converts seconds or None to nanoseconds.  Returns 0, or -1 with an
+ * exception. */
 int pf_socket_parse_timeout(PyObject *timeout, int64_t *ns);
 extern PyMethodDef pf_transfer_methods[];
 PyObject *pf_socket_connect(PyObject *op, PyObject *address);
-/* The base class's accept: (number, address). */
+/* The base class's _accept(): returns (descriptor, address). */
 PyObject *pf_socket_accept(PyObject *op);
 
 /* --- accept.c --- */
-/* _accept_as(type): a socket of that type, and the other end's address. */
+/* _accept_as(type): returns a socket of that type, and the other end's
+ * address. */
 PyObject *pf_socket_accept_as(PyObject *op, PyObject *type);
 
 /* --- inmemory.c --- */
-/* The network that new sockets of this run belong to, borrowed; or NULL. */
+/* Returns the network in memory that new sockets of this run use, borrowed; or
+ * NULL. */
 PyObject *pf_inmemory_network(void);
-/* The class of a new socket there: a new reference, or NULL. */
+/* Returns the class of a new socket of the network: a new reference, or
+ * NULL. */
 PyTypeObject *pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
                                         PyObject *args, PyObject *kwargs);
-/* The run that the end belongs to, if it runs here; or NULL with FiberError. */
+/* Returns the run that the end belongs to, if that is this thread's run; else
+ * NULL with FiberError. */
 pf_scheduler *pf_inmemory_run(const pf_end *end, PfThread *t);
-/* wait_readable() and wait_writable() of such a socket: as
- * pf_readiness_wait_for_number. */
+/* wait_readable() and wait_writable() of such a socket; parameters and results
+ * as those of pf_readiness_wait_for_number(). */
 int pf_inmemory_wait(PfThread *t, PyObject *op, pf_direction direction,
                      int64_t length);
 PyObject *pf_socket_begin_in_memory(PyObject *op, PyObject *args);
 PyObject *pf_socket_number(PyObject *op, PyObject *ignored);
-/* For the last time: the end is not the socket's any more. */
+/* Drops the socket's reference to its end, at the end of the socket's life. */
 void pf_socket_leave_memory(PfSocket *sock);
 
 /* --- address.c --- */
-/* The address with a number in place of a host's name.  It parks if there is
- * one.  A new reference. */
+/* Returns the address with a number in place of a host's name, which it looks
+ * up; the fiber parks meanwhile.  A new reference, or NULL. */
 PyObject *pf_socket_resolved(PyObject *op, PyObject *address);
-/* The same of the one that is at that place of a tuple of arguments. */
+/* The same for the address at index `place` of a tuple of arguments; returns a
+ * new tuple. */
 PyObject *pf_socket_resolved_in(PyObject *op, PyObject *args,
                                 Py_ssize_t place);
-/* A new tuple, with another item at that place; or NULL. */
+/* Returns a copy of the tuple with another item at index `place`; or NULL. */
 PyObject *pf_address_tuple(PyObject *args, Py_ssize_t place, PyObject *item);
 
 #endif

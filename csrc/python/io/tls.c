@@ -1,4 +1,4 @@
-/* The type of a TLS connection: see tls.h. */
+/* The type of a TLS connection, reading and writing: see tls.h. */
 #include "python/io/tls.h"
 
 #include "python/core/arguments.h"
@@ -8,7 +8,8 @@
 #include "python/io/io.h"
 #include "python/io/waiting.h"
 
-/* What is encrypted at a time: more waits, unencrypted, until this has gone. */
+/* How many bytes are encrypted at a time.  The rest waits unencrypted until
+ * they have been sent. */
 #define AT_A_TIME ((Py_ssize_t)64 * 1024)
 
 PfTlsNames pf_tls;             /* constant after import */
@@ -20,13 +21,14 @@ const char pf_tls_writing_late[] = "The write operation timed out";
 /* ------------------------------------------------------------ reading --- */
 
 typedef struct Read {
-    PyObject *args[2]; /* how much; into which buffer */
+    PyObject *args[2]; /* the size, and perhaps a buffer */
     size_t count;
-    Py_ssize_t size; /* at most so much comes; 0: it does not matter */
+    Py_ssize_t size; /* most bytes that can come; 0: not known */
 } Read;
 
-/* No record has more than PF_TLS_RECORD bytes, and the session would allocate
- * what is asked for.  What is wrong with the arguments it says itself. */
+/* Limits the size to PF_TLS_RECORD: no record has more, and the session would
+ * allocate what it is asked for.  Wrong arguments are left to the session,
+ * which refuses them. */
 static void
 read_at_most(Read *read)
 {
@@ -42,7 +44,7 @@ read_at_most(Read *read)
     read->size = size;
 }
 
-/* No more than the buffer has room for. */
+/* Limits the size to the room in the buffer. */
 static int
 fit_in_buffer(Read *read)
 {
@@ -57,8 +59,8 @@ fit_in_buffer(Read *read)
     return 0;
 }
 
-/* Less than was asked for: the record is used up, and the session has no other
- * one unless one has arrived. */
+/* A read that returns less than it was asked for has used up the record.  The
+ * session has no other one unless more has arrived. */
 static void
 notice_drained(TlsObject *tls, const Read *read, PyObject *result)
 {
@@ -111,7 +113,7 @@ copy_into(PyObject *target, PyObject *bytes)
     return PyLong_FromSsize_t(size);
 }
 
-/* What was decrypted before somebody asked for it. */
+/* Reads from what was decrypted before a read() asked for it. */
 static PyObject *
 read_ahead(TlsObject *tls, const Read *read)
 {
@@ -164,7 +166,7 @@ typedef struct Write {
     PyObject *data;
     Py_buffer view;
     Py_ssize_t done;
-    Py_ssize_t taken; /* after `done`: encrypted, so it will be sent */
+    Py_ssize_t taken; /* encrypted, after `done`; will be sent */
 } Write;
 
 static int
@@ -181,7 +183,8 @@ rest_of(const Write *write, Py_ssize_t *size)
     return (const char *)write->view.buf + write->done;
 }
 
-/* What is tried again has been encrypted already. */
+/* Is this a retry with data that an earlier write() had already encrypted?
+ * Then stores how many bytes that is. */
 static bool
 is_owed(TlsObject *tls, const Write *write, Py_ssize_t *count)
 {
@@ -199,9 +202,10 @@ is_owed(TlsObject *tls, const Write *write, Py_ssize_t *count)
     return same;
 }
 
-/* Only bytes are handed on as they are.  The session would ask another object
- * for its buffer once more, and an object whose __buffer__() is Python code may
- * give one of another size. */
+/* Returns the data to encrypt next.  Only an object of exactly the type bytes
+ * is passed as it is.  The session would ask another object for its buffer
+ * once more, and an object whose __buffer__() is Python code might return
+ * another size. */
 static PyObject *
 next_piece(const Write *write)
 {
@@ -227,7 +231,7 @@ encrypt(PfTlsOp *op, Write *write)
     return number == NULL || write->taken < 0 ? -1 : 0;
 }
 
-/* Some of it, after all that had to go before. */
+/* Writes some of the data, after everything that must be sent before. */
 static int
 write_some(PfTlsOp *op, Write *write)
 {
@@ -267,7 +271,8 @@ write_once(PfTlsOp *op, Write *write)
     return rc;
 }
 
-/* Who catches the exception and goes on after what is told to have gone sends
+/* Writes all of the data.  The attribute `sent` of the exception says how much
+ * has gone, so a caller that catches the exception and continues there sends
  * nothing twice. */
 static int
 write_to_end(PfTlsOp *op, Write *write)
@@ -315,9 +320,10 @@ tls_write_all(PyObject *self, PyObject *data)
     return do_write(self, data, write_to_end);
 }
 
-/* ----------------------------------------------------- what there is --- */
+/* ---------------------------------------- what has been received --- */
 
-/* Bytes of whole records that the session has not seen yet. */
+/* Returns the size of the whole records that the session has not seen yet; -1
+ * with an exception. */
 static Py_ssize_t
 whole_records(TlsObject *tls)
 {
@@ -331,8 +337,8 @@ whole_records(TlsObject *tls)
     return whole < 0 ? 0 : whole;
 }
 
-/* Whoever asks the system whether the socket can be read asks here first, as
- * with the standard module. */
+/* pending(): a caller that asks the system whether the socket can be read asks
+ * this first, as with the standard module. */
 static PyObject *
 tls_pending(PyObject *self, PyObject *ignored)
 {
@@ -350,14 +356,14 @@ tls_pending(PyObject *self, PyObject *ignored)
     }
     Py_DECREF(number);
     Py_ssize_t whole = whole_records(tls);
-    const Py_ssize_t least = 5 + 16 + 1; /* what a record adds to its bytes */
+    const Py_ssize_t least = 5 + 16 + 1; /* bytes that a record adds to data */
     return whole < 0 ? NULL
                      : PyLong_FromSsize_t(whole > least ? whole - least
                                           : whole > 0   ? 1
                                                         : 0);
 }
 
-/* What came behind the end of TLS. */
+/* take_rest(): what has come after the end of TLS. */
 static PyObject *
 tls_take_rest(PyObject *self, PyObject *ignored)
 {
@@ -411,7 +417,7 @@ static int
 tls_clear(PyObject *op)
 {
     TlsObject *self = (TlsObject *)op;
-    Py_CLEAR(self->socket); /* first: without it nothing is begun */
+    Py_CLEAR(self->socket); /* first: no operation begins without it */
     Py_CLEAR(self->session);
     Py_CLEAR(self->incoming);
     Py_CLEAR(self->outgoing);
@@ -428,7 +434,7 @@ tls_dealloc(PyObject *op)
     pf_arguments_dealloc_with(op, tls_clear);
 }
 
-/* What has to do with neither reading nor writing is the session's. */
+/* Attributes that concern neither reading nor writing are the session's. */
 static PyObject *
 tls_getattro(PyObject *op, PyObject *name)
 {
@@ -452,24 +458,25 @@ tls_setattro(PyObject *op, PyObject *name, PyObject *value)
 
 static PyMethodDef methods[] = {
     {"read", PF_FAST(tls_read), METH_FASTCALL,
-     "read(size, buffer=None): what comes, decrypted, or how much is in the "
-     "buffer."},
-    {"write", tls_write, METH_O, "write(data): how much of it went."},
+     "read(size, buffer=None): return decrypted bytes, or how many are in\n"
+     "the buffer."},
+    {"write", tls_write, METH_O,
+     "write(data): return how many of the bytes went."},
     {"write_all", tls_write_all, METH_O,
-     "write_all(data): an exception has `sent`, as sendall()'s."},
+     "write_all(data): send all; an exception has `sent`, as sendall()'s."},
     {"do_handshake", pf_tls_do_handshake, METH_NOARGS,
-     "do_handshake(): or what is missing of it."},
+     "do_handshake(): do the handshake, or what is missing of it."},
     {"shutdown", pf_tls_shutdown, METH_NOARGS,
-     "shutdown(): both sides end TLS; returns the socket."},
+     "shutdown(): end TLS in both directions; return the socket."},
     {"end_write", pf_tls_end_write, METH_NOARGS,
-     "end_write(): tell the other end that nothing more comes; reading goes "
-     "on."},
+     "end_write(): notify the other end that nothing more comes; reading\n"
+     "goes on."},
     {"say_end", pf_tls_say_end, METH_NOARGS,
-     "say_end(): the same before the socket is closed, without waiting."},
+     "say_end(): end_write() before the socket is closed, without waiting."},
     {"pending", tls_pending, METH_NOARGS,
      "pending(): how much can be read without asking the system."},
     {"take_rest", tls_take_rest, METH_NOARGS,
-     "take_rest(): what came, and was not TLS's."},
+     "take_rest(): return what has come after the end of TLS."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,14 @@
-/* How a TLS connection begins and ends: see tls.h. */
+/* How a TLS connection begins and ends: see tls.h.  tls.c reads and writes. */
 #include "python/io/tls.h"
 
 #include "python/core/tstate.h"
 
-/* ---------------------------------------- what both sides have part in --- */
+/* ------------------------------- operations that involve both sides --- */
 
-/* A server's last words of a handshake in TLS 1.3 are tickets for later, and
- * the client may have gone without waiting for them.  What it has sent can be
- * read all the same.  (OpenSSL does so, too, where it writes itself.) */
+/* May the end of a handshake be lost?  In TLS 1.3 a server ends it with
+ * tickets for later connections, and the client may have gone without waiting
+ * for them.  What the client has sent can be read all the same.  (OpenSSL
+ * ignores the error, too, where it writes by itself.) */
 static bool
 may_be_lost(const TlsObject *tls)
 {
@@ -56,7 +57,7 @@ pf_tls_do_handshake(PyObject *self, PyObject *ignored)
     return result;
 }
 
-/* Only what belongs to TLS is taken from the socket. */
+/* shutdown(): takes only bytes that belong to TLS from the socket. */
 PyObject *
 pf_tls_shutdown(PyObject *self, PyObject *ignored)
 {
@@ -74,13 +75,16 @@ pf_tls_shutdown(PyObject *self, PyObject *ignored)
     return result;
 }
 
-/* ----------------------------------------------- the end of one's own --- */
+/* ------------------------------------------- the end of writing --- */
 
-/* Writing is ended by a message to the other end, which the session writes when
- * it is asked to shut down; then it looks for the other end's.  What it finds
- * in its place it takes for a violation.  So all that it has is read before. */
+/* To end writing, the session writes a message to the other end when its
+ * shutdown() is called.  Then the session looks for the same message of the
+ * other end, and takes anything else that it finds for a violation.  So all
+ * data that the session has are read before. */
 
-/* A part of it: 1; 0: there is no more.  An error will meet who reads. */
+/* Decrypts a part of the data ahead.  Returns 1 then, 0 if there are no more,
+ * and -1 with an exception.  An error of TLS is ignored: the next read() meets
+ * it. */
 static int
 decrypt_ahead(PfTlsOp *op)
 {
@@ -103,7 +107,8 @@ decrypt_ahead(PfTlsOp *op)
     return tls->ahead == NULL ? -1 : some;
 }
 
-/* Somebody is about to read: 1: there is something for that. */
+/* Returns 1 if there is something to read for a fiber that is in read(), 0 if
+ * not, and -1 with an exception. */
 static int
 has_unread(PfTlsOp *op)
 {
@@ -128,7 +133,8 @@ leave_nothing_unread(PfTlsOp *op)
     return rc;
 }
 
-/* 0 as well when the other end has gone without a word, or says no more. */
+/* Writes the message that ends writing.  Returns 0 also if the other end has
+ * gone without one, or sends nothing more; -1 with an exception. */
 static int
 write_end(PfTlsOp *op)
 {
@@ -163,8 +169,9 @@ pf_tls_end_write(PyObject *self, PyObject *ignored)
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* What has not gone by now the other end shall miss: then it is not told that
- * this was all. */
+/* say_end(): writes the end before the socket is closed, without waiting.  If
+ * not all data have gone by now, the end is not written: the other end shall
+ * notice that data are missing. */
 PyObject *
 pf_tls_say_end(PyObject *self, PyObject *ignored)
 {

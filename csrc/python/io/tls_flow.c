@@ -1,4 +1,4 @@
-/* How bytes come to a TLS session and go: see tls.h. */
+/* Moves bytes between a TLS session and its socket: see tls.h. */
 #include "python/io/tls.h"
 
 #include "python/core/compiler.h"
@@ -9,8 +9,8 @@
 
 #include <errno.h>
 
-/* What is asked of the socket at a time: several records.  More would leave
- * the processor's nearest cache before it is decrypted. */
+/* How many bytes are received at a time: several records.  More would leave
+ * the processor's nearest cache before they are decrypted. */
 #define AT_A_TIME ((size_t)64 * 1024)
 
 /* -------------------------------------------------------- an operation --- */
@@ -40,7 +40,7 @@ pf_tls_begin(PfTlsOp *op, TlsObject *tls, const char *late)
         return -1;
     }
     int yielded = parks ? pf_io_charge(t, pf_socket_of(socket)->patched) : 0;
-    if (yielded != 0) { /* another fiber may have detached it */
+    if (yielded != 0) { /* another fiber may have detached the socket */
         Py_DECREF(socket);
         socket = yielded < 0 ? NULL : socket_of(tls);
         if (socket == NULL) {
@@ -53,7 +53,7 @@ pf_tls_begin(PfTlsOp *op, TlsObject *tls, const char *late)
         .socket = socket,
         .t = t,
         .late = late,
-        /* Others may ask the system whether there is something to read. */
+        /* Other code may ask the system whether there is something to read. */
         .exact = !parks || never_waits,
     };
     return 0;
@@ -83,7 +83,7 @@ never_waits(const PfTlsOp *op)
     return pf_socket_of(op->socket)->timeout == 0;
 }
 
-/* As _ssl's own. */
+/* Raises what _ssl raises when an operation would block; returns -1. */
 static int
 want(pf_direction direction)
 {
@@ -102,7 +102,7 @@ want(pf_direction direction)
     return -1;
 }
 
-/* ---------------------------------------------------- among each other --- */
+/* ------------------------------------ fibers wait for each other --- */
 
 static inline void
 call_others(TlsObject *tls)
@@ -210,8 +210,8 @@ enter(PfTlsOp *op, pf_direction direction)
     return 0;
 }
 
-/* What the session has written is to be sent; somebody is in there.  Without
- * memory it stays where it is. */
+/* Moves what the session has written to `unsent`.  This fiber is inside the
+ * session. Without memory the bytes remain in `outgoing`. */
 static void
 collect(TlsObject *tls)
 {
@@ -260,7 +260,7 @@ pf_tls_ask(PfTlsOp *op, PyObject *name, PyObject *const *arguments,
 
 /* ------------------------------------------------------------ the wire --- */
 
-/* One step of it; -1 with an exception. */
+/* Moves bytes without waiting.  Returns how many; -1 with an exception. */
 static Py_ssize_t
 move_at_once(PfTlsOp *op, pf_direction direction, const PfBytes *bytes)
 {
@@ -301,7 +301,7 @@ void
 pf_tls_forget_unsent(TlsObject *tls)
 {
     tls->sent = 0;
-    Py_CLEAR(tls->unsent); /* bytes: nothing runs */
+    Py_CLEAR(tls->unsent); /* exactly bytes: runs no code */
 }
 
 static PfBytes
@@ -341,7 +341,8 @@ take_more(PfTlsOp *op)
     return 0;
 }
 
-/* `others`: what another sends is waited for, too. */
+/* Sends everything that the session has written.  With `others`, also waits
+ * for what another fiber is sending. */
 static int
 flush(PfTlsOp *op, bool others)
 {
@@ -389,7 +390,7 @@ pf_tls_flush_at_once(TlsObject *tls)
 
 /* ------------------------------------------------------------- feeding --- */
 
-/* Bytes that have come are counted record by record. */
+/* Counts received bytes, record by record. */
 static void
 follow(PfRecords *r, const unsigned char *at, size_t size)
 {
@@ -415,15 +416,16 @@ follow(PfRecords *r, const unsigned char *at, size_t size)
     }
 }
 
-/* To the end of a record's head, or of the record. */
+/* Returns how many bytes are missing to the end of a record's head, or of the
+ * record. */
 static size_t
 next_step(const PfRecords *r)
 {
     return r->left > 0 ? r->left : sizeof r->head - r->have;
 }
 
-/* The thread's buffer is copied before anything else can run.  (An object of
- * bytes is nothing that the collector would begin for.) */
+/* Receives bytes into the thread's buffer and copies them before any other
+ * code can run.  (Making a bytes object does not start the collector.) */
 static int
 receive(PfTlsOp *op)
 {
@@ -443,8 +445,9 @@ receive(PfTlsOp *op)
     return tls->arrived == NULL ? -1 : 0;
 }
 
-/* A reader does not wait until what a writer left behind has gone: the other
- * end may not read before it has been read from. */
+/* Sends what must go before the socket is read.  A reader does not wait until
+ * bytes that a writer has left have been sent: the other end may not read them
+ * before this end has read. */
 static int
 flush_before(PfTlsOp *op)
 {
@@ -482,7 +485,7 @@ pf_tls_perform(PfTlsOp *op, PyObject *name, PyObject *argument)
         PyObject *result = NULL;
         int rc = pf_tls_ask(op, name, &argument, argument != NULL, &result);
         if (rc < 0) {
-            pf_tls_flush_at_once(op->tls); /* an alert, perhaps */
+            pf_tls_flush_at_once(op->tls); /* perhaps the bytes of an alert */
         }
         if (rc <= 0) {
             return result;

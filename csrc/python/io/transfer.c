@@ -1,8 +1,8 @@
-/* recv() and send() and their kin.
+/* recv(), send() and their variants.
  *
- * What moves bytes of a stream is native.  What carries addresses or ancillary
- * data is the base class's own method, tried again when it says that it would
- * block.
+ * Methods that move bytes of a stream are native.  Methods that carry
+ * addresses or ancillary data call the base class's method, and again as long
+ * as that would block.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -20,10 +20,11 @@
 /* constant after import */
 static PfKeeps buffer_of_thread = {.size = sizeof(char *)};
 
-/* What recv() gets first goes to a buffer of the thread, and is copied to an
- * object of its own size: to allocate what was asked for, which is mostly far
- * more than comes, would map and unmap memory at each call.  It stays in the
- * processor's cache.  More is allocated. */
+/* recv() first receives into a buffer of the thread, and copies from it to an
+ * object of the right size.  The size that the caller asks for is mostly far
+ * larger: to allocate it would map and unmap memory at each call.  The buffer,
+ * by contrast, stays in the processor's cache.  Requests for more than the
+ * buffer holds are allocated. */
 char *
 pf_transfer_shared_buffer(PfThread *t)
 {
@@ -50,10 +51,11 @@ const PfPart pf_io_part = {
     .free_spare = free_buffer,
 };
 
-/* Of a TCP connection that gave less than it was asked for nothing is left to
- * read, until the poller tells of more: that saves the call that would say so.
- * Not if its end, an error or urgent data have been seen: they come with no
- * event of their own.  With flags less may mean something else. */
+/* A TCP socket that moves fewer bytes than it was asked to would block now,
+ * until the poller reports otherwise.  Noting that saves the system call that
+ * would fail.  Not done once the end, an error or urgent data have been seen,
+ * because these need not cause an event, nor with flags, which may be a reason
+ * for a short transfer. */
 static void
 notice_short(PfIo *io, int64_t moved, const PfBytes *bytes)
 {
@@ -119,8 +121,8 @@ receive_much(PfIo *io, size_t size, int flags)
     return result;
 }
 
-/* Other fibers use the buffer while this one waits, and it has moved nothing
- * into it then. */
+/* Other fibers may use the thread's buffer while this one waits, when the
+ * buffer holds nothing of this fiber. */
 static PyObject *
 receive(PfIo *io, size_t size, int flags)
 {
@@ -173,7 +175,7 @@ sock_recv(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
-/* How much of the buffer; -1 with ValueError. */
+/* Returns how many bytes of the buffer to fill; -1 with ValueError. */
 static Py_ssize_t
 part_of(const Py_buffer *buffer, Py_ssize_t wanted)
 {
@@ -231,8 +233,9 @@ sock_recv_into(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 /* --------------------------------------------------------------- writing */
 
-/* The data are in a buffer that nobody can change the size of meanwhile.
- * Bytes, which the caller holds, need no view. */
+/* Parses (data, flags=0).  The view keeps others from resizing the data's
+ * buffer. An object of exactly the type bytes needs no view: the caller holds
+ * it. */
 static int
 parse_data(const char *name, PyObject *const *args, Py_ssize_t nargs,
            Py_buffer *data, int *flags)
@@ -289,8 +292,9 @@ pf_transfer_tell(Py_ssize_t sent)
     pystate_restore_exception(exc);
 }
 
-/* The timeout is that of all of it, as the standard one's.  Of nothing, too,
- * the system is asked: it may say that the connection is broken. */
+/* The timeout is for the whole operation, as in the standard class.  The
+ * system is asked even if there is nothing to send, as it may report a broken
+ * connection. */
 static int
 send_all(PfIo *io, const Py_buffer *data, int flags)
 {
@@ -326,16 +330,17 @@ sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* ------------------------------------------------- the base class's own */
+/* --------------------------------------- methods of the base class */
 
 typedef struct BaseMethod {
     PfBase method;
     pf_direction direction;
-    int flags;   /* which argument has the flags; -1: none */
-    int buffers; /* which one is many buffers, perhaps an iterator; -1 */
+    int flags;   /* index of the argument with the flags; -1: none */
+    int buffers; /* index of that with several buffers; -1: none */
 } BaseMethod;
 
-/* What is no number is the base class's to refuse. */
+/* Do the flags say that the operation never waits?  Flags that are not an int
+ * are left to the base class, which refuses them. */
 static bool
 says_at_once(const BaseMethod *method, PyObject *args, PyObject *kwargs)
 {
@@ -356,8 +361,8 @@ says_at_once(const BaseMethod *method, PyObject *args, PyObject *kwargs)
     return never_waits((int)value);
 }
 
-/* Buffers that an iterator gives can be had once: they are kept in a list.  A
- * new reference to the arguments, or NULL. */
+/* Puts buffers that may come from an iterator in a list, since each attempt
+ * needs them.  Returns a new reference to the arguments, or NULL. */
 static PyObject *
 keep_buffers(const BaseMethod *method, PyObject *args)
 {
@@ -391,8 +396,8 @@ try_until_done(PfIo *io, PyObject *bound, PyObject *args, PyObject *kwargs)
     }
 }
 
-/* The base class's method, tried until it does not say that it would block. It
- * converts the arguments each time. */
+/* Calls the base class's method until it does not block.  Each call converts
+ * the arguments again. */
 static PyObject *
 until_done(PyObject *op, const BaseMethod *method, PyObject *args,
            PyObject *kwargs)
@@ -436,7 +441,8 @@ BASE_METHOD(recvmsg_into, PF_BASE_RECVMSG_INTO, PF_READING, 2, 0)
 BASE_METHOD(send_buffers, PF_BASE_SENDMSG, PF_WRITING, 2, 0)
 #endif
 
-/* With the address that is the argument at `place`. */
+/* Calls `send` after looking up the address, which is the argument at
+ * `place`. */
 static PyObject *
 send_there(PyObject *op, PyCFunctionWithKeywords send, PyObject *args,
            Py_ssize_t place)
@@ -475,31 +481,33 @@ pf_socket_accept(PyObject *op)
 
 #define LIKE_BASE(name)                                                       \
     {#name, PF_FAST(sock_##name), METH_VARARGS | METH_KEYWORDS,               \
-     #name "(...): as socket.socket's; it parks the running fiber."}
+     #name "(...): as socket.socket's, but parks the running fiber."}
 
 PyMethodDef pf_transfer_methods[] = {
     {"recv", PF_FAST(sock_recv), METH_FASTCALL,
-     "recv(bufsize, flags=0): at most so many bytes; b'' at the end."},
+     "recv(bufsize, flags=0): return up to bufsize bytes; b'' at the end."},
     PF_METHOD("recv_into", sock_recv_into,
-              "recv_into(buffer, nbytes=0, flags=0): how many bytes came."),
+              "recv_into(buffer, nbytes=0, flags=0): return how many bytes "
+              "came."),
     {"send", PF_FAST(sock_send), METH_FASTCALL,
-     "send(data, flags=0): how many of the bytes went."},
+     "send(data, flags=0): return how many of the bytes went."},
     {"sendall", PF_FAST(sock_sendall), METH_FASTCALL,
-     "sendall(data, flags=0): all of them.\n\n"
-     "An exception raised on the way has the number of bytes that went as its "
-     "attribute `sent`."},
+     "sendall(data, flags=0): send all of the bytes.\n\n"
+     "If an exception ends it, the exception's attribute `sent` is the number "
+     "of bytes that went."},
     {"_accept", PF_FAST(sock_accept), METH_VARARGS | METH_KEYWORDS,
-     "_accept(): a number and an address."},
+     "_accept(): return a descriptor and an address."},
     LIKE_BASE(recvfrom),
     LIKE_BASE(recvfrom_into),
     {"sendto", sock_sendto, METH_VARARGS,
-     "sendto(data, flags=0, address): as socket.socket's; it parks."},
+     "sendto(data, flags=0, address): as socket.socket's, but parks the\n"
+     "running fiber."},
 #if !defined(_WIN32)
     LIKE_BASE(recvmsg),
     LIKE_BASE(recvmsg_into),
     {"sendmsg", sock_sendmsg, METH_VARARGS,
      "sendmsg(buffers, ancdata=(), flags=0, address=None): as\n"
-     "socket.socket's; it parks the running fiber."},
+     "socket.socket's, but parks the running fiber."},
 #endif
     {NULL, NULL, 0, NULL},
 };

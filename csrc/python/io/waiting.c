@@ -1,4 +1,4 @@
-/* A wait for a descriptor: see waiting.h. */
+/* Waits for a descriptor: see waiting.h. */
 #include "python/io/waiting.h"
 
 #include "engine/base/clock.h"
@@ -16,13 +16,14 @@
 #include <winsock2.h>
 #endif
 
-/* Operations in a row that a fiber may do without leaving its thread to
- * others.  Less would cost switches where data come quickly; with more, who
- * reads from a fast peer keeps all others waiting (curio once starved its loop
- * so). */
+/* So many operations in a row may a fiber do before other fibers run.  With
+ * less, switches would cost time where data come quickly.  With more, a fiber
+ * that reads from a fast peer would keep all others waiting (curio once
+ * starved its loop in this way). */
 #define MOST_IN_A_ROW 64
 
-/* Not on the C stack: the descriptor points to it while the fiber waits. */
+/* Not on the C stack: the descriptor's record points to it while the fiber
+ * waits. */
 typedef struct Wait {
     pf_io_wait wait; /* first */
     FiberObject *fiber;
@@ -61,8 +62,8 @@ pf_io_charge(PfThread *t, bool patched)
 
 #if defined(_WIN32)
 
-/* What C has numbers for, too, has Winsock's in Python.  (Those of Winsock
- * are above 10000.) */
+/* Python uses Winsock's number for an error that has a number in C as well.
+ * (Winsock's numbers are above 10000.) */
 static int
 number_of_winsock(int number)
 {
@@ -82,8 +83,8 @@ number_of_winsock(int number)
     }
 }
 
-/* Not by errno: the interpreter may use another C library, whose errno that is
- * not. */
+/* Does not set errno: the interpreter may use another C library, with an errno
+ * at another address. */
 static void
 set_error(int number)
 {
@@ -156,8 +157,9 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
-/* Code that pf_pending_run runs may close the descriptor: so it comes before the
- * fiber stands in line, and does nothing any more in pf_wait. */
+/* Makes the wait of the running fiber.  pf_pending_run() may run code that
+ * closes the descriptor.  So it is called before the fiber is queued, and
+ * pf_wait(), which calls it as well, finds nothing to do. */
 static Wait *
 new_wait(PfThread *t)
 {
@@ -171,7 +173,7 @@ new_wait(PfThread *t)
     return wait;
 }
 
-/* It does not stand in line. */
+/* Ends a wait that has not been queued. */
 static int
 end_wait(PfThread *t, Wait *wait, int rc)
 {
@@ -179,7 +181,7 @@ end_wait(PfThread *t, Wait *wait, int rc)
     return rc < 0 ? pf_io_error(rc) : 0;
 }
 
-/* The fiber is in line. */
+/* Parks the fiber, which is queued. */
 static int
 park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
 {
@@ -237,7 +239,7 @@ pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
     return rc != 0 ? end_wait(t, wait, rc) : park(t, wait, deadline, what);
 }
 
-/* One that is closed meanwhile ends the wait, too. */
+/* A descriptor that is closed meanwhile ends the wait, too. */
 int
 pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
                int64_t deadline, PyObject *what)

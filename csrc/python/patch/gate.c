@@ -1,13 +1,17 @@
-/* A gate stands in the place of a callable, which is its `outside`: where a
- * wait would park a fiber of a run it calls `inside` instead, and everywhere
- * else the one that it replaced, with the very same arguments.
+/* Gates, and attributes of the interpreter's own types.
  *
- * There are two types, for an attribute of a class must bind as the original
- * did: a function of C does not take the instance for its first argument, one
- * of Python does, and so does a method.
+ * A gate takes the place of a callable, its `outside`.  Where a wait would
+ * park a fiber of a run, the gate calls `inside`; everywhere else it calls
+ * `outside`. Either gets the very arguments of the call.
  *
- * A gate that is closed always calls `outside`.  Whoever took hold of it while
- * the patch was in force loses nothing when that ends.
+ * There are two types of gate, because an attribute of a class must bind as
+ * the original did.  A built-in function does not get the instance as its
+ * first argument (Gate); a function of Python and a method descriptor do
+ * (MethodGate).
+ *
+ * A closed gate always calls `outside`, so code that has taken a reference to
+ * the gate while the patch was in force keeps working after the patch is
+ * undone.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -23,7 +27,7 @@
 typedef struct GateObject {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *outside, *inside; /* constant, until the collector clears them */
+    PyObject *outside, *inside; /* constant for the gate's life */
     vectorcallfunc call_outside;
     PyObject *weakrefs;
     char open; /* a bool */
@@ -34,8 +38,10 @@ static PyTypeObject *method_type; /* constant after import: one that binds */
 
 /* --------------------------------------------------------------- the call */
 
-/* Functions and methods of C keep theirs for life; then there is nothing between
- * them and the caller, who looks at the result anyway. */
+/* Returns the function by which gate_call() calls the target.  Built-in
+ * functions and method descriptors never change their vectorcall, so it is
+ * called directly.  The checks of PyObject_Vectorcall() are not missed: the
+ * gate's caller checks the result anyway. */
 static vectorcallfunc
 vectorcall_of(PyObject *target)
 {
@@ -45,7 +51,8 @@ vectorcall_of(PyObject *target)
     return call != NULL ? call : PyObject_Vectorcall;
 }
 
-/* The waits in there are marked as those of a call that patch() has changed. */
+/* Calls `inside`, and marks the waits in it as waits in a call that patch()
+ * has changed. */
 static PyObject *
 call_inside(PyObject *inside, PfThread *t, PyObject *const *args,
             size_t nargsf, PyObject *kwnames)
@@ -74,9 +81,10 @@ gate_bind(PyObject *op, PyObject *instance, PyObject *type)
     return instance == NULL ? Py_NewRef(op) : PyMethod_New(op, instance);
 }
 
-/* ---------------------------------------- it looks like what it replaced */
+/* ------------------------------------- a gate looks like what it replaced */
 
-/* What the gate's type has itself, as each type has, is the original's. */
+/* Returns the original's attribute.  A lookup without this getter would find
+ * what every type has under such a name, the gate type's own. */
 static PyObject *
 gate_of_outside(PyObject *op, void *name)
 {
@@ -101,8 +109,8 @@ gate_repr(PyObject *op)
                                 ((GateObject *)op)->outside);
 }
 
-/* By its name, as a function; as a method, which is the original one again
- * where it is unpickled without a patch. */
+/* Pickles by the original's qualified name, as a function does, or as a method
+ * descriptor does.  Unpickling where nothing is patched gives the original. */
 static PyObject *
 gate_reduce(PyObject *op, PyObject *ignored)
 {
@@ -149,7 +157,8 @@ gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (!PyCallable_Check(outside) || !PyCallable_Check(inside)) {
-        PyErr_SetString(PyExc_TypeError, "a gate leads to two callables");
+        PyErr_SetString(PyExc_TypeError, "Gate() takes two callables: what to "
+                                         "call outside and inside of a run");
         return NULL;
     }
     GateObject *self = (GateObject *)type->tp_alloc(type, 0);
@@ -172,8 +181,9 @@ gate_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* There is no tp_clear: a gate that has died may still be called by what dies
- * with it, and those that it leads to break the cycle. */
+/* Called by the deallocator only.  There is no tp_clear, because an object
+ * that dies in the same cycle may still call the gate.  The callables that the
+ * gate refers to break the cycle. */
 static int
 drop(PyObject *op)
 {
@@ -188,7 +198,7 @@ gate_dealloc(PyObject *op)
     pf_arguments_dealloc_with(op, drop);
 }
 
-/* No Py_tp_doc: it would hide the original's. */
+/* No Py_tp_doc: it would hide the original's docstring. */
 #define GATE_SLOTS                                                            \
     {Py_tp_new, gate_new}, {Py_tp_dealloc, gate_dealloc},                     \
         {Py_tp_traverse, gate_traverse}, {Py_tp_getattro, gate_getattro},     \
@@ -228,24 +238,27 @@ static PyType_Spec method_gate_spec = {
 
 /* ------------------------------------------ the interpreter's own types */
 
-/* Of types that no Python code may change.  Their instances look an attribute
- * up in the type's dict, by way of a cache that PyType_Modified empties; what
- * has a slot in the type is not reached so.  Static types of extensions have a
- * dict of their own as well; those of the interpreter itself have one for each
- * interpreter, elsewhere. */
+/* Can _set_in_type() change the type?  _set_in_type() serves types that Python
+ * code may not change, and writes to the type's dict.  Instances look up an
+ * attribute there, through a cache that PyType_Modified() empties; a special
+ * method that has a slot in the type is not affected.  Static types of
+ * extensions have such a dict as well.  Static types of the interpreter may
+ * have none (tp_dict is NULL): then each interpreter keeps one elsewhere. */
 static bool
 is_ours_to_set(PyObject *type, PyObject *name)
 {
     if (!PyType_Check(type) || !PyUnicode_Check(name) ||
         ((PyTypeObject *)type)->tp_dict == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "a type with a dict of its own, and a name");
+        PyErr_SetString(
+            PyExc_TypeError,
+            "_set_in_type() takes a type that has a tp_dict, and a "
+            "str");
         return false;
     }
     return true;
 }
 
-/* _set_in_type(type, name[, value]): without a value the name goes. */
+/* _set_in_type(type, name[, value]) removes the name if there is no value. */
 static PyObject *
 set_in_type(PyObject *module, PyObject *args)
 {
@@ -263,7 +276,7 @@ set_in_type(PyObject *module, PyObject *args)
     int rc = value != NULL ? PyDict_SetItem(dict, name, value)
                            : PyDict_DelItem(dict, name);
     PyType_Modified((PyTypeObject *)type);
-    Py_XDECREF(old); /* only now, when nobody finds it any more */
+    Py_XDECREF(old); /* only now: a lookup no longer finds it */
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -275,8 +288,8 @@ gate_outside(PyObject *module, PyObject *op)
     return Py_NewRef(is_gate ? ((GateObject *)op)->outside : op);
 }
 
-/* _call_patched(function, *args): for what patch() puts in the place of standard
- * objects without a gate, such as the sockets that are made in fibers. */
+/* _call_patched(function, *args) is for replacements of standard objects that
+ * have no gate, such as the sockets that are made in fibers. */
 static PyObject *
 call_patched(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -292,8 +305,9 @@ call_patched(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                : call_inside(args[0], t, args + 1, (size_t)nargs - 1, NULL);
 }
 
-/* The other fibers of this run are copies of the parent's. They must not go on
- * here just because this one, which forked, does something that takes time. */
+/* Called in the child of a fork, where the run's other fibers are copies of
+ * the parent's.  A wait of the fiber that forked must not let these copies go
+ * on. */
 static PyObject *
 block_from_now_on(PyObject *module, PyObject *ignored)
 {

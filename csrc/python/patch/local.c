@@ -1,10 +1,10 @@
-/* The standard threading.local: in a fiber of a run its attributes are that
- * fiber's, elsewhere the thread's, as they were.
+/* The standard threading.local: in a fiber of a run its attributes belong to
+ * the fiber, elsewhere to the thread, as they did before.
  *
- * The type is changed in place, in the slots that attributes are found by, and
- * so are its subclasses, which have copies of those; so every object is
- * reached, made at any time.  What fibers have is kept here, in a record of
- * the object: it has no room for that.
+ * The type is changed in place, in the slots by which attributes are found.
+ * The subclasses have copies of these slots, which are changed as well.  So
+ * the change reaches every object, whenever it was made.  The object has no
+ * room for the attributes that fibers set, so they are in a record (table.h).
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -17,12 +17,12 @@
 typedef struct LocalRecord {
     PfItem item;
     PfSlot *slots;
-    PyObject *weak; /* its callback frees the record */
-    uint64_t owed;  /* the thread that made the object in a fiber, and has not
-                       called __init__ for itself; 0: none */
+    PyObject *weak; /* weak reference; its callback frees the record */
+    uint64_t owed;  /* the thread that made the object in a fiber and has not
+                       called __init__ for itself yet; 0: none */
 } LocalRecord;
 
-/* constant after import; what is in it counts on the GIL, as objects do */
+/* constant after import; what it points to is guarded by the GIL */
 static PfTable *records;
 static PF_ATOMIC(size_t) owed_count; /* shared, one word */
 
@@ -32,15 +32,17 @@ typedef struct Slots {
     newfunc new;
 } Slots;
 
-/* constant after import, of pyfiber._patch._local, which finds them */
+/* constant after import of pyfiber._patch._local, which finds it */
 static PyTypeObject *standard;
-/* constant after import, of pyfiber._patch, which finds it */
+/* constant after import of pyfiber._patch, which finds them */
 static Slots original;
-/* of one without arguments by name; constant after import, too */
+/* How many objects tp_traverse visits in a local that was made without keyword
+ * arguments; constant after import, too. */
 static Py_ssize_t visits;
 static bool in_place; /* shared, one word */
 
-/* The fiber of a run that runs here, else NULL: then it is the thread's. */
+/* Returns the running fiber if it belongs to a run; else NULL, and attributes
+ * are the thread's. */
 static inline FiberObject *
 fiber_here(void)
 {
@@ -69,7 +71,7 @@ free_record(LocalRecord *record)
     Py_XDECREF(weak);
 }
 
-/* The object has died. */
+/* The weak reference's callback: the object has died. */
 static PyObject *
 on_death(PyObject *capsule, PyObject *weak)
 {
@@ -96,7 +98,8 @@ watch(PyObject *op, LocalRecord *record)
     return weak;
 }
 
-/* To make one may run code, which may make it, too. */
+/* Finds or makes the object's record.  Making one may run code that makes it,
+ * too: then that one is returned. */
 static LocalRecord *
 record_of(PyObject *op)
 {
@@ -139,8 +142,9 @@ visit(PyObject *op, void *data)
     return 0;
 }
 
-/* The object keeps them, and shows them to the collector.  New references; NULL
- * in what the collector has cleared. */
+/* Finds the arguments of the constructor, which the object keeps and shows to
+ * the collector.  The references are new; NULL if the collector has cleared
+ * the object. */
 static PfLocal
 described(PyObject *op, LocalRecord *record)
 {
@@ -195,10 +199,10 @@ dict_in(PyObject *op, FiberObject *fiber)
     return dict;
 }
 
-/* The thread that made the object in a fiber uses it for itself, for the first
- * time. 0 or -1. */
+/* Calls __init__ for the thread if it made the object in a fiber and now uses
+ * it for itself for the first time.  Returns 0, or -1 with an exception. */
 static int
-pay(PyObject *op)
+call_owed_init(PyObject *op)
 {
     PfThread *t = pf_thread_current;
     LocalRecord *record = t == NULL ? NULL : find(op);
@@ -223,7 +227,8 @@ get(PyObject *op, PyObject *name)
     if (PF_UNLIKELY(fiber != NULL)) {
         return pf_local_get(op, name, dict_in(op, fiber));
     }
-    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) && pay(op) < 0) {
+    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) &&
+        call_owed_init(op) < 0) {
         return NULL;
     }
     return original.get(op, name);
@@ -236,13 +241,15 @@ set(PyObject *op, PyObject *name, PyObject *value)
     if (PF_UNLIKELY(fiber != NULL)) {
         return pf_local_set(op, name, value, dict_in(op, fiber));
     }
-    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) && pay(op) < 0) {
+    if (PF_UNLIKELY(pf_load_relaxed(&owed_count) != 0) &&
+        call_owed_init(op) < 0) {
         return -1;
     }
     return original.set(op, name, value);
 }
 
-/* The call that makes it runs __init__ in this fiber. */
+/* Gives the fiber its dict of attributes, without a call of __init__(): the
+ * call that makes the object does that, in this fiber. */
 static int
 begin_in(FiberObject *fiber, PyObject *op)
 {
@@ -288,8 +295,8 @@ change_subclasses(PyTypeObject *type, const Slots *from, const Slots *to)
     return rc;
 }
 
-/* A class whose own __getattribute__ stands in the slot calls the standard one
- * by its name. */
+/* A class that has its own __getattribute__ in the slot keeps it: that one
+ * calls the standard one by name. */
 static int
 change(PyTypeObject *type, const Slots *from, const Slots *to)
 {
@@ -357,8 +364,9 @@ local_patch(PyObject *module, PyObject *wanted)
     Py_RETURN_NONE;
 }
 
-/* Whose import is it?  A raw fiber's is that of the fiber of the run that has
- * entered it: that one stands still until it comes back. */
+/* Returns the fiber of a run on whose behalf an import runs here, or NULL.
+ * For a raw fiber that is the fiber of the run that has entered it, which goes
+ * on only when the raw fiber comes back. */
 static FiberObject *
 importer(void)
 {
@@ -388,7 +396,7 @@ static PyMethodDef functions[] = {
      "Whether each fiber has its own attributes in the standard local."},
     {"_fiber_ident", fiber_ident, METH_NOARGS,
      "_fiber_ident()\n--\n\n"
-     "A number of the fiber of a run, or the thread's, as get_ident()."},
+     "A number that identifies the fiber of a run, else get_ident()."},
     {NULL, NULL, 0, NULL},
 };
 

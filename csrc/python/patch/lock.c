@@ -1,5 +1,5 @@
-/* The interpreter's Lock: its methods park a fiber of a run, and do what they
- * did elsewhere. */
+/* The interpreter's Lock: acquire() parks a fiber of a run, and a release
+ * wakes it.  Outside of a run the methods do what the originals do. */
 #include "python/patch/patch.h"
 
 #include "python/core/compiler.h"
@@ -11,16 +11,16 @@
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 
-/* constant after import, of pyfiber._patch._threading, which finds them */
+/* constant after import of pyfiber._patch._threading, which finds them */
 static const PfMethod *acquire, *release, *reinit;
-/* constant after import, of pyfiber._patch, which finds it */
+/* constant after import of pyfiber._patch, which finds it */
 static PyTypeObject *standard;
 
 /* ------------------------------------------------------------------ acquire */
 
-/* Any fiber or thread may release a lock, and unseen while nothing is patched.
- * So the holder that is noted is one that has taken it, and may be out of date
- * until it is taken again. */
+/* Tries to take the lock and notes the fiber as its holder.  Any fiber or
+ * thread may release the lock, and does so unnoticed while nothing is patched.
+ * So the noted holder has once taken the lock, but may have lost it since. */
 static int
 look(PyObject *self, PfThread *t, void *data)
 {
@@ -32,18 +32,19 @@ look(PyObject *self, PfThread *t, void *data)
         pf_lot_gone(self);
         PfLotEntry *entry = pf_lot_entry(self);
         if (entry == NULL) {
-            PyErr_Clear(); /* no memory: nobody knows who holds it */
-        } else if (entry->depth == 0) { /* else its holder is just ending */
+            PyErr_Clear(); /* no memory: the holder is not noted */
+        } else if (entry->depth == 0) { /* else the noted holder is ending */
             pf_lot_hold_weakly(entry, CURRENT(t));
         }
     }
     return rc;
 }
 
-/* constant after import, of pyfiber._patch, which finds it */
+/* constant after import of pyfiber._patch, which finds it */
 static destructor die;
 
-/* A lock may die while it is locked. */
+/* The lock's deallocator.  A lock may die while a fiber is noted as its
+ * holder. */
 static void
 lock_dies(PyObject *self)
 {
@@ -53,7 +54,8 @@ lock_dies(PyObject *self)
     die(self);
 }
 
-/* A fiber or its thread may have to wait. */
+/* Is there a run on this thread, so that its code may have to wait in a way of
+ * ours? */
 static inline bool
 is_for_fibers(PyObject *self)
 {
@@ -61,8 +63,8 @@ is_for_fibers(PyObject *self)
     return PF_UNLIKELY(pf_stay_thread() != NULL && pf_lock_methods.wanted);
 }
 
-/* The arguments have been converted, which may have run code that left the
- * run. */
+/* Converting the arguments may have run code that left the run, so this looks
+ * again. */
 static int
 acquire_until(PyObject *self, int64_t deadline)
 {
@@ -93,7 +95,7 @@ release_seen(PyObject *self)
 
 PF_LOCK_ENTRIES
 
-/* In the child of fork: the lock is free. */
+/* Called in the child of a fork: the lock is free from now on. */
 static PyObject *
 reinit_bare(PyObject *self, PyObject *ignored)
 {
@@ -131,13 +133,13 @@ found(PyTypeObject *type)
     type->tp_dealloc = lock_dies;
 }
 
-/* constant after import, but for `wanted` and what follows from it */
+/* constant after import, but for `wanted` and `in_place` */
 PfMethods pf_lock_methods = PF_METHODS("_thread", "LockType", list, found);
 
 /* -------------------------------------------------------- for Condition.wait */
 
-/* _retake(lock): acquire() for who has released it for a while and needs it to
- * go on: no cancellation point. */
+/* _lock_retake(lock): acquire() by a fiber that has released the lock for a
+ * while and needs it in order to go on; no cancellation point. */
 static PyObject *
 lock_retake(PyObject *module, PyObject *self)
 {
@@ -153,7 +155,7 @@ lock_retake(PyObject *module, PyObject *self)
 static PyMethodDef functions[] = {
     {"_loop_logs", pf_stay_loop_logs, METH_O,
      "_loop_logs(yes, /)\n--\n\n"
-     "Whether the loop logs, as its thread; returns what was said before."},
+     "Whether the loop itself logs; returns the setting before."},
     {"_lock_retake", lock_retake, METH_O,
      "_lock_retake(lock, /)\n--\n\n"
      "acquire() that a cancellation does not end."},

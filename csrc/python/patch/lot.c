@@ -15,12 +15,12 @@
 
 typedef struct Lot {
     PfTable table;
-    PfLotEntry *spare; /* freed ones: a fiber that takes an RLock needs one */
+    PfLotEntry *spare; /* freed entries; each RLock a fiber takes needs one */
     size_t spare_count;
-    PfSlot *holdings; /* of all fibers */
+    PfSlot *holdings; /* one slot for each fiber that has held something */
 } Lot;
 
-/* constant after import; what is in it counts on the GIL, as objects do */
+/* constant after import; what it points to is guarded by the GIL */
 static Lot *lot;
 size_t pf_lot_busy; /* shared, one word, used with the GIL */
 
@@ -125,7 +125,7 @@ pf_lot_parks_slow(PfThread *t)
     return pf_io_scheduler(t) == NULL || !pf_lot_is_ours() ? NULL : t;
 }
 
-/* Somebody waits. */
+/* The queue is not empty. */
 static void
 wake_first(PfLotEntry *entry)
 {
@@ -154,8 +154,8 @@ pf_lot_wake_all(PyObject *object)
     }
 }
 
-/* A woken fiber runs.  (After a fork all have been told once more, and nobody
- * is counted.) */
+/* A woken fiber runs.  (The fiber may not be counted: after a fork all counts
+ * are 0, as the first waiters have been woken once more.) */
 static void
 has_come(PyObject *object)
 {
@@ -165,7 +165,7 @@ has_come(PyObject *object)
     }
 }
 
-/* Wait once for a wake-up; results as pf_wait_in_line. */
+/* Waits once for a wake-up.  Returns what pf_wait_in_line() returns. */
 static int
 wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
           bool as_first)
@@ -196,7 +196,7 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     return rc;
 }
 
-/* A fiber of this thread has been woken and is about to look. */
+/* Has a fiber of this thread been woken that has not looked yet? */
 static bool
 is_promised(PyObject *object, const PfThread *t)
 {
@@ -233,11 +233,11 @@ pf_lot_until(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
 
 /* -------------------------------------------------------- what a fiber holds */
 
-/* Of one fiber, in a slot that goes when the fiber ends. */
+/* What one fiber holds; in a slot that is freed when the fiber ends. */
 typedef struct HoldingsObject {
     PyObject_HEAD
     PfLotEntry *first;
-    PyObject *lost; /* list, or NULL */
+    PyObject *lost; /* a list of locks that the fiber has lost, or NULL */
 } HoldingsObject;
 
 static PyTypeObject *holdings_type; /* constant after import */
@@ -301,8 +301,8 @@ forget_owner(PfLotEntry *entry)
     entry->held = NULL;
 }
 
-/* (If the owner has no holdings any more, it is just ending, and what it held
- * is let go one by one.) */
+/* (An owner without holdings is just ending: holdings_dealloc() ends its holds
+ * one by one.) */
 void
 pf_lot_let_go(PfLotEntry *entry)
 {
@@ -392,8 +392,8 @@ pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data)
     return rc;
 }
 
-/* The fiber has ended.  What it held is its thread's from now on, as it was
- * before there were fibers: others of that thread may take it once more. */
+/* The fiber has ended.  An RLock that it held belongs to its thread from now
+ * on, as the lock itself sees it, so the thread's other fibers may take it. */
 static void
 holdings_dealloc(PyObject *op)
 {
@@ -404,7 +404,7 @@ holdings_dealloc(PyObject *op)
         self->first = entry->held;
         bool weak = entry->weak;
         forget_owner(entry);
-        if (weak) { /* it stays locked */
+        if (weak) { /* a Lock stays locked */
             pf_lot_tidy(object);
             continue;
         }
@@ -446,8 +446,9 @@ pass_on(PfLotEntry *entry)
     }
 }
 
-/* Whom it had woken there will not look: that is another's turn.  (Waits that
- * are over by now leave empty entries, which go here, too.) */
+/* Wakes other waiters in the place of the fibers that this thread, or before a
+ * fork any thread, has woken and that will not look.  Also frees the empty
+ * entries that waits of the thread have left. */
 static void
 sweep(const PfThread *gone)
 {
@@ -472,7 +473,8 @@ thread_lost(PfThread *t)
     sweep(t);
 }
 
-/* Fibers of this thread that were woken look once more than they need to. */
+/* A fiber of this thread that was woken before the fork may look in vain, as
+ * another one is woken in addition. */
 static int
 after_fork(PfThread *t)
 {
@@ -488,7 +490,7 @@ const PfPart pf_lot_part = {
 
 /* ----------------------------------------------------------------- reports */
 
-/* Who of the fibers holds such an object: a list. */
+/* Returns a list of the fiber that holds the object, or an empty list. */
 static PyObject *
 lot_holders(PyObject *module, PyObject *object)
 {
@@ -522,10 +524,11 @@ static PyMethodDef functions[] = {
      "The fiber that holds one of the interpreter's locks, in a list."},
     {"_lot_waiters", lot_waiters, METH_O,
      "_lot_waiters(object, /)\n--\n\n"
-     "The fibers that wait for it, first in line first."},
+     "The fibers that wait for an object, in the order of its queue."},
     {"_lot_count", lot_count, METH_NOARGS,
      "_lot_count()\n--\n\n"
-     "How many of the interpreter's objects fibers wait for or hold."},
+     "How many of the interpreter's objects are waited for or held by a "
+     "fiber."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,26 +1,29 @@
-/* The parking lot: fibers that wait for objects of the interpreter's own, such
- * as locks, in which there is no room for a line of them.
+/* The parking lot: where fibers wait for objects of the interpreter, such as
+ * locks, that have no room for a queue of waiters.  Used by lock.c, rlock.c
+ * and simple_queue.c.
  *
- * An object is told by its address.  It has an entry in a table while a fiber
- * waits for it, or holds it where that is a fiber's affair (see rlock.c), and
- * only then; so those who release look at one counter while there is none.
+ * A table finds an object's entry by the object's address.  An entry exists
+ * only while a fiber waits for the object, or holds it and that has to be
+ * noted (see rlock.c).  So while there is no entry at all, a release looks at
+ * one counter and at nothing else.
  *
- * A wake-up does not hand the object over: it means "look again", as with the
- * interpreter's locks, which a plain thread may take at any time.  Who looked
- * in vain waits again as the first.  Until the woken fiber has looked, other
- * fibers of its thread stand behind it: they never take turns otherwise, for
- * one that releases and acquires in a loop would always come first.
+ * A wake-up does not hand the object over, but means "look again", as with the
+ * interpreter's locks, which a plain thread may take at any time.  A fiber
+ * that looks in vain waits again, as the first in the queue.  Until a woken
+ * fiber has looked, other fibers of its thread queue up behind it and do
+ * not look first: otherwise a fiber that releases and acquires in a loop
+ * would always be first, and the two would never take turns.
  *
  * Invariants:
- * - between a look at an object, which fails, and the wait that follows no
- *   Python code runs, and the GIL is not released; so no wake-up is missed.
- * - a wake-up is never lost: a fiber that was woken and cannot look, because it
- *   is unwound, wakes the next.  The looks themselves are not lost either: what
- *   one does not take is another's, who releases it, which wakes the next.
- * - who waits, and who holds, keeps a reference to the object, unless the object
- *   tells of its end.
+ * - Between a look that fails and the wait that follows it no Python code runs
+ *   and the GIL is not released, so no wake-up is missed.
+ * - No wake-up is lost.  A woken fiber that cannot look, because it is being
+ *   unwound, wakes the next waiter.  A woken fiber that looks in vain needs
+ *   not do so: another holder has the object, and its release wakes the next.
+ * - A fiber that waits for an object or holds it keeps a reference to it,
+ *   except for objects whose deallocator calls pf_lot_gone().
  *
- * The GIL is the lock of all this, as of pyfiber's own primitives.
+ * The GIL guards all of this, as it guards pyfiber's own primitives.
  */
 #ifndef PF_LOT_H
 #define PF_LOT_H
@@ -37,15 +40,15 @@ struct PfLotEntry {
     PfItem item;
     PfWaitq waiters;
     size_t coming;  /* woken fibers that have not looked yet */
-    PfThread *heir; /* the thread of the last of them, or NULL */
-    /* Of what fibers hold: */
+    PfThread *heir; /* the thread of the fiber woken last, or NULL */
+    /* Which fiber holds the object: */
     PfOwner owner;
-    Py_ssize_t depth; /* 0: no fiber holds it */
-    PfLotEntry *held; /* the next one of the same fiber; of unused ones */
-    bool weak;        /* no reference: see pf_lot_hold_weakly */
+    Py_ssize_t depth; /* 0: no fiber holds the object */
+    PfLotEntry *held; /* next entry of the same fiber, or next spare entry */
+    bool weak;        /* no reference to the object: pf_lot_hold_weakly() */
 };
 
-/* Entries, and lists of locks that dying fibers have lost. */
+/* The number of entries and of fibers' lists of lost locks. */
 extern size_t pf_lot_busy;
 static inline bool
 pf_lot_is_busy(void)
@@ -53,12 +56,13 @@ pf_lot_is_busy(void)
     return PF_UNLIKELY(pf_lot_busy != 0);
 }
 
-/* False in a sub-interpreter.  Its types have the changed methods as well, for
- * their definitions are the process's; but nothing here is its own, nor need
- * it hold the GIL that guards this.  So it finds nothing, and never parks. */
+/* Returns false in a sub-interpreter, where a lookup finds nothing and no wait
+ * parks.  A method definition belongs to the process, so the changed methods
+ * run in sub-interpreters as well.  But the parking lot belongs to the main
+ * interpreter, and a sub-interpreter may not hold the GIL that guards it. */
 bool pf_lot_is_ours(void);
 
-/* The running thread if a wait here parks a fiber, else NULL. */
+/* Returns the running thread if a wait here parks a fiber, else NULL. */
 PfThread *pf_lot_parks_slow(PfThread *t);
 static inline PfThread *
 pf_lot_parks(void)
@@ -68,29 +72,37 @@ pf_lot_parks(void)
                                                         : pf_lot_parks_slow(t);
 }
 
-PfLotEntry *pf_lot_find(PyObject *object); /* or NULL */
-/* Found or made; NULL with MemoryError. */
+/* Returns the object's entry, or NULL. */
+PfLotEntry *pf_lot_find(PyObject *object);
+/* Finds or makes the object's entry.  Returns NULL with MemoryError. */
 PfLotEntry *pf_lot_entry(PyObject *object);
-void pf_lot_tidy(PyObject *object); /* free the entry if nobody needs it */
+/* Frees the object's entry if nobody needs it. */
+void pf_lot_tidy(PyObject *object);
 
-/* A look at the object: 1, taken; 0, not now; -1, an exception.  It runs no
- * Python code if it returns 0. */
+/* Tries to take the object without waiting.  Returns 1 if it has been taken, 0
+ * if it cannot be had now, and -1 with an exception.  A look that returns 0
+ * runs no Python code. */
 typedef int (*PfLook)(PyObject *object, PfThread *t, void *data);
-/* Look, and wait, until it is taken: 0; 1: the deadline has passed; -1: an
- * exception.  `shielded`: a cancellation is deferred, and there is no deadline.
- * The caller holds a reference to the object. */
+/* Looks and waits until the object has been taken.  Returns 0 then, 1 when the
+ * deadline has passed, and -1 with an exception.  With `shielded` a
+ * cancellation is deferred; there is no deadline then.  The caller holds a
+ * reference to the object. */
 int pf_lot_until(PyObject *object, PfThread *t, int64_t deadline,
                  bool shielded, PfLook look, void *data);
 
-/* The same as an acquire() by a fiber: 1: it has it; 0: not in time; -1. */
+/* acquire() by the running fiber.  Returns 1 if the fiber has the lock, 0 if
+ * it did not get it in time, and -1 with an exception. */
 int pf_lot_acquire(PyObject *lock, PfThread *t, int64_t deadline, PfLook look,
                    void *data);
-/* The running fiber has released the lock for a while and needs it to go on: no
- * cancellation point.  1: it has it; a dying fiber does not wait for it: 0; -1
- * with an exception, and as with 0 the fiber has lost it. */
+/* Takes back a lock that the running fiber has released for a while and needs
+ * in order to go on.  This is no cancellation point.  Returns 1 if the fiber
+ * has the lock, 0 if it is dying and the lock was not free (a dying fiber does
+ * not wait), and -1 with an exception.  After 0 and -1 the fiber has lost the
+ * lock: see pf_lot_lose(). */
 int pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data);
 
-/* The object may be had: let the first fiber look again. */
+/* The object may be available: wakes its first waiter, which looks again. */
+
 void pf_lot_wake_slow(PyObject *object);
 static inline void
 pf_lot_wake(PyObject *object)
@@ -102,7 +114,8 @@ pf_lot_wake(PyObject *object)
 void pf_lot_wake_all(PyObject *object);
 
 /* --- what a fiber holds --- */
-/* Make room for that, before it is taken: 0, or -1 with MemoryError. */
+/* Makes room to note what the fiber holds, before it takes anything.  Returns
+ * 0, or -1 with MemoryError. */
 int pf_lot_may_hold(FiberObject *fiber);
 static inline bool
 pf_lot_is_held_by(const PfLotEntry *entry, const FiberObject *fiber)
@@ -110,19 +123,25 @@ pf_lot_is_held_by(const PfLotEntry *entry, const FiberObject *fiber)
     return entry != NULL && entry->depth > 0 &&
            pf_owner_is(&entry->owner, fiber);
 }
-/* Its room has been made.  The entry is the fiber's until one of these. */
+/* Notes that the fiber holds the object, `depth` times.  pf_lot_may_hold() has
+ * made room.  The fiber remains the holder until pf_lot_let_go(),
+ * pf_lot_gone() or its own end. */
 void pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth);
-/* The same without a reference, for an object that tells of its end: a lock may
- * die while it is locked. */
+/* Like pf_lot_hold() with depth 1, but keeps no reference to the object.  The
+ * object's deallocator must call pf_lot_gone(), as a lock may die while it is
+ * locked. */
 void pf_lot_hold_weakly(PfLotEntry *entry, FiberObject *fiber);
+/* Ends the hold of whichever fiber holds the object, if any. */
 void pf_lot_gone(PyObject *object);
-/* The caller has a reference to the object.  The entry may be freed. */
+/* Ends the hold, and may free the entry.  The caller has a reference to the
+ * object. */
 void pf_lot_let_go(PfLotEntry *entry);
 
-/* The dying fiber needs this lock back and cannot wait for it; when the block
- * that it is in ends, it must not release what is another's. */
+/* Notes that the dying fiber needed this lock back and could not wait for it.
+ * The release() at the end of the block that the fiber is in then does
+ * nothing, instead of releasing a lock that somebody else holds. */
 void pf_lot_lose(PyObject *lock, FiberObject *fiber);
-/* True, once: the fiber has lost it. */
+/* Returns true if the running fiber has lost the lock; once for each loss. */
 bool pf_lot_lost_slow(PyObject *lock);
 static inline bool
 pf_lot_lost(PyObject *lock)

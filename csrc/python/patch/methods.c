@@ -1,4 +1,4 @@
-/* Methods changed in place: see methods.h. */
+/* Changes methods of the interpreter's types in place: see methods.h. */
 #include "python/patch/methods.h"
 
 #include "python/core/import.h"
@@ -15,7 +15,8 @@ static PfMethods *const all[] = {&pf_lock_methods, &pf_rlock_methods,
                                  &pf_simple_queue_methods};
 #define KINDS (sizeof all / sizeof *all)
 
-/* Borrowed; NULL without an exception if there is none. */
+/* Returns a borrowed pointer; NULL, without an exception, if the type has no
+ * such method. */
 static PyMethodDef *
 definition_of(PyObject *type, const char *name)
 {
@@ -78,7 +79,7 @@ find(PfMethods *methods)
     }
     methods->found((PyTypeObject *)type);
     methods->known = true;
-    Py_DECREF(type); /* the interpreter keeps it */
+    Py_DECREF(type); /* the interpreter keeps a reference */
     return 0;
 }
 
@@ -151,7 +152,7 @@ pf_methods_call_try(const PfMethod *acquire, PyObject *lock)
     if (acquire->flags & METH_FASTCALL) {
         return PF_CALL_UNPACKED(acquire, lock, no, 1, NULL);
     }
-    static PyObject *packed; /* (False,); constant after import, as above */
+    static PyObject *packed; /* (False,); constant after import */
     if (packed == NULL) {
         packed = PyTuple_Pack(1, Py_False);
     }

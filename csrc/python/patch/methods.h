@@ -1,7 +1,10 @@
-/* Methods of the interpreter's own types, changed in place: in the definition
- * that a type's descriptor shares with every method that was bound to an
- * object, at any time.  So it does not matter who has taken hold of what
- * before, and nothing stands between a call and the function.
+/* Methods of the interpreter's own types, changed in place.
+ *
+ * The change is made in the PyMethodDef, which the type's descriptor shares
+ * with every method that has ever been bound to an object.  So a method that
+ * code took a reference to before the change is changed as well, and nothing
+ * stands between a call and the new function.  lock.c, rlock.c and
+ * simple_queue.c supply the functions.
  */
 #ifndef PF_METHODS_H
 #define PF_METHODS_H
@@ -13,22 +16,23 @@
 
 typedef struct PfMethod {
     const char *name;
-    int flags;            /* METH_: how it is called */
-    PyCFunction inside;   /* what takes its place; NULL: nothing does */
-    PyMethodDef *place;   /* NULL: none of that name, or called otherwise */
-    PyCFunction original; /* set when it is found */
+    int flags;            /* METH_ flags: how it is called */
+    PyCFunction inside;   /* the new function; NULL: stays as it is */
+    PyMethodDef *place;   /* NULL: no such method, or called in another way */
+    PyCFunction original; /* the old function; set together with `place` */
 } PfMethod;
 
-/* Those of one type.  While fibers wait in the parking lot, the methods stay
- * in place that wake them; `wanted` tells whether others may begin to.  Where
- * one name stands in the list several times, called in different ways, that
- * which the interpreter has is found; what it does not have is left out. */
+/* The methods of one type.  The list may have a name several times, with
+ * different ways to call it: the entry that fits this interpreter gets its
+ * `place`, the others are ignored.  After the patch is undone, the methods
+ * stay in place while fibers wait in the parking lot, because these methods
+ * wake them; `wanted` says whether further fibers may begin to wait. */
 typedef struct PfMethods {
     const char *module, *type;
     PfMethod *list;
     size_t count;
-    /* Is told that the methods are there, in `type`, which the interpreter
-     * keeps. */
+    /* Called when the methods have been found in `type`, which the interpreter
+     * keeps alive. */
     void (*found)(PyTypeObject *type);
     bool known, wanted, in_place;
 } PfMethods;
@@ -36,18 +40,21 @@ typedef struct PfMethods {
 extern PfMethods pf_lock_methods, pf_rlock_methods, pf_simple_queue_methods;
 
 int pf_methods_init(PyObject *module);
-/* The parking lot is empty: what is not wanted any more goes. */
+/* Called when the parking lot is empty: puts back the original functions of
+ * all types whose patch is not wanted any more. */
 void pf_methods_settle(void);
 
-/* acquire(), found in the list, however this interpreter calls it. */
+/* Returns the method of that name that this interpreter has, whichever way it
+ * is called, or NULL. */
 const PfMethod *pf_method_named(const PfMethods *methods, const char *name);
-/* acquire(False): True, False, or NULL with an exception. */
+/* Calls acquire(False).  Returns True, False, or NULL with an exception. */
 PyObject *pf_methods_call_try(const PfMethod *acquire, PyObject *lock);
-/* acquire(True, seconds), likewise. */
+/* Calls acquire(True, seconds), with the same results. */
 PyObject *pf_methods_call_timed(const PfMethod *acquire, PyObject *lock,
                                 double seconds);
 
-/* The deadline of an acquire(): 0 or -1. */
+/* Converts the arguments of an acquire() to its deadline.  Returns 0, or -1
+ * with an exception. */
 int pf_methods_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);
 
 #define PF_METHODS(module_name, type_name, array, when_found)                 \
@@ -67,7 +74,7 @@ int pf_methods_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);
 #define PF_BARE(fn) METH_NOARGS, (fn), NULL, NULL
 #define PF_ONE(fn) METH_O, (fn), NULL, NULL
 
-/* How the definitions' functions are called. */
+/* Types of the methods' C functions, by the way they are called. */
 typedef PyObject *(*PfPacked)(PyObject *, PyObject *, PyObject *);
 typedef PyObject *(*PfUnpacked)(PyObject *, PyObject *const *, Py_ssize_t,
                                 PyObject *);
@@ -77,13 +84,14 @@ typedef PyObject *(*PfUnpacked)(PyObject *, PyObject *const *, Py_ssize_t,
     ((PfUnpacked)(void (*)(void))(method)->original)(self, args, nargs,       \
                                                      kwnames)
 
-/* What a lock's acquire_until() returns.  (1: taken; 0: not in time; -1 with an
- * exception.) */
+/* acquire_until() returns this when the original method is to be called.  The
+ * other results are: 1, taken; 0, not in time; -1 with an exception. */
 #define PF_CALL_ORIGINAL 2
 
-/* The methods of a lock, for each way in which interpreters call them.  The file
- * has is_for_fibers(self), acquire_until(self, deadline), to which the arguments
- * have been converted, and release_seen(self). */
+/* Defines the methods of a lock, one for each way in which interpreters call
+ * them.  The including file defines is_for_fibers(self), acquire_until(self,
+ * deadline), which is called after the arguments have been converted, and
+ * release_seen(self), which is called while the parking lot is in use. */
 #define PF_LOCK_ENTRIES                                                       \
     static PyObject *acquire_packed(PyObject *self, PyObject *args,           \
                                     PyObject *kwargs)                         \

@@ -1,14 +1,17 @@
-/* patch/: blocking calls of the standard library that park in a fiber.
+/* patch/: makes blocking calls of the standard library park the fiber that
+ * calls.
  *
- *   gate.c     a callable in the place of another one, which asks where it is
- *              called; attributes of the interpreter's own types
- *   standard.c one try of an operation on a standard socket
+ *   gate.c     callables that take the place of others and choose between
+ *              the original and its replacement at each call; attributes of
+ *              the interpreter's own types
+ *   standard.c one non-blocking attempt at an operation of a standard socket
  *   methods.c  methods of the interpreter's own types, changed in place
- *   lot.c      where fibers wait for objects that know nothing of them
+ *   lot.c      queues of fibers that wait for objects of the interpreter
+ *   stay.c     waits where no fiber may park
  *   lock.c rlock.c simple_queue.c local.c   the interpreter's classes
  *   table.h    records of objects that have no room for them
  *
- * Called by module.c; pyfiber/_patch decides what gets a gate.
+ * Called by module.c.  pyfiber/_patch decides what gets a gate.
  */
 #ifndef PF_PATCH_H
 #define PF_PATCH_H
@@ -17,7 +20,7 @@
 
 int pf_patch_init(PyObject *module);
 
-/* One part of it each. */
+/* pf_patch_init() calls these, which initialize one file each. */
 int pf_gate_init(PyObject *module);
 int pf_standard_init(PyObject *module);
 int pf_patch_lock_init(PyObject *module);

@@ -1,16 +1,19 @@
-/* The interpreter's RLock.  In a fiber of a run its owner is that fiber, which
- * the lock itself does not know: to it the owner is the thread.  So the entry
- * in the parking lot says which fiber holds it, and how often; the lock's own
- * count is the sum of that and of what the thread's other code has taken
- * before.
+/* The interpreter's RLock.  In a fiber of a run the owner of the lock is that
+ * fiber.  The lock itself does not know fibers: to it, the owner is the
+ * thread. So the entry in the parking lot says which fiber holds the lock and
+ * how often. The lock's own count is the sum of that and of what other code of
+ * the thread had taken before.
  *
- * - A fiber that holds it takes it once more.  Another fiber waits, as does
- *   another thread, by the lock itself.
- * - What the thread holds outside of fibers, it holds for its fibers as well:
- *   the run that it has begun meanwhile could not go on otherwise.
- * - Code of the thread that is in no fiber, or must not leave the one it is in
- *   (a finalizer that the collector runs), takes a lock that a fiber holds once
- *   more, as it did ever; to wait would mean to wait for itself.
+ * - A fiber that holds the lock can take it once more.  Other fibers wait for
+ *   it, as other threads do: these wait for the lock itself.
+ * - A lock that the thread has taken outside of fibers is open to the fibers
+ *   of that thread.  Otherwise a run that the thread begins meanwhile could
+ *   not go on.
+ * - Code of the thread outside of a run can take a lock that a fiber holds
+ *   once more, as it could without fibers: to wait would mean to wait for
+ *   itself.  In a run, code that cannot park (a finalizer that the collector
+ *   runs) gets FiberError instead; only the loop's logging takes the lock
+ *   (stay.h).
  */
 #include "python/patch/patch.h"
 
@@ -23,11 +26,11 @@
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 
-/* constant after import, of pyfiber._patch, which finds it */
+/* constant after import of pyfiber._patch, which finds them */
 static const PfMethod *acquire, *release, *reinit, *is_owned, *save, *restore,
     *recursion_count;
 
-/* The entry if a fiber holds the lock, else NULL. */
+/* Returns the entry if a fiber holds the lock, else NULL. */
 static PfLotEntry *
 held(PyObject *self)
 {
@@ -42,8 +45,8 @@ is_mine(const PfLotEntry *entry)
     return t != NULL && pf_lot_is_held_by(entry, CURRENT(t));
 }
 
-/* Another fiber holds it, and the running one is not to be counted as its
- * thread. */
+/* Does another fiber hold the lock, and can the running code park?  (Code that
+ * cannot is treated as code of the thread.) */
 static bool
 is_anothers(const PfLotEntry *entry)
 {
@@ -59,7 +62,8 @@ refuse(void)
 
 /* ------------------------------------------------------------------ acquire */
 
-/* `data`: how often it is held then. */
+/* Tries to take the lock for the running fiber.  `data` points to the depth
+ * with which the fiber holds it then. */
 static int
 look(PyObject *self, PfThread *t, void *data)
 {
@@ -76,7 +80,8 @@ look(PyObject *self, PfThread *t, void *data)
     return rc;
 }
 
-/* The running fiber holds the lock: the lock's own count goes up, at once. */
+/* The running fiber holds the lock already: takes it once more, without
+ * waiting. */
 static int
 once_more(PyObject *self, PfLotEntry *entry)
 {
@@ -87,8 +92,9 @@ once_more(PyObject *self, PfLotEntry *entry)
     return rc;
 }
 
-/* The interpreter's own acquire() would succeed if another fiber of this thread
- * holds it. */
+/* acquire() by code that cannot park.  If another fiber of this thread holds
+ * the lock, the interpreter's own acquire() would succeed, so it must not be
+ * called. */
 static int
 acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
                 int64_t deadline)
@@ -102,7 +108,8 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
     return deadline == PF_NOW ? 0 : pf_stay_check(self, t);
 }
 
-/* A fiber or its thread may have to wait for the lock, or a fiber holds it. */
+/* Is there a run on this thread, so that its code may have to wait in a way of
+ * ours, or does the running fiber hold the lock? */
 static inline bool
 is_for_fibers(PyObject *self)
 {
@@ -110,8 +117,8 @@ is_for_fibers(PyObject *self)
            PF_UNLIKELY(is_mine(held(self)));
 }
 
-/* The arguments have been converted, which may have run code that took or
- * released the lock, or left the run. */
+/* Converting the arguments may have run code that took or released the lock,
+ * or that left the run, so this looks again. */
 static int
 acquire_until(PyObject *self, int64_t deadline)
 {
@@ -131,8 +138,8 @@ acquire_until(PyObject *self, int64_t deadline)
 
 /* ------------------------------------------------------------------ release */
 
-/* If the lock itself refuses, other code of the thread has released what the
- * fiber had: then the fiber has it no more. */
+/* The lock itself refuses if other code of the thread has already released
+ * what the fiber held: then the fiber does not hold the lock any more. */
 static PyObject *
 release_mine(PyObject *self, PfLotEntry *entry)
 {
@@ -166,7 +173,7 @@ release_seen(PyObject *self)
 
 PF_LOCK_ENTRIES
 
-/* In the child of fork: the lock is free. */
+/* Called in the child of a fork: the lock is free from now on. */
 static PyObject *
 reinit_bare(PyObject *self, PyObject *ignored)
 {
@@ -202,7 +209,8 @@ recursion_count_bare(PyObject *self, PyObject *ignored)
                                 : recursion_count->original(self, NULL);
 }
 
-/* (count, owner) as the lock has it, and how much of that was the fiber's. */
+/* Appends to the lock's state (count, owner) how much of the count is the
+ * fiber's. The state remains a pair if that is all of it. */
 static PyObject *
 with_depth(PyObject *state, Py_ssize_t depth)
 {
@@ -233,7 +241,7 @@ save_bare(PyObject *self, PyObject *ignored)
     PyObject *state = save->original(self, NULL);
     if (depth > 0) {
         state = with_depth(state, depth);
-        entry = held(self); /* the above may have run the collector */
+        entry = held(self); /* with_depth() may have run the collector */
         if (is_mine(entry)) {
             pf_lot_let_go(entry);
         }
@@ -244,7 +252,7 @@ save_bare(PyObject *self, PyObject *ignored)
     return state;
 }
 
-/* How often the lock was held, and how much of that by the fiber. */
+/* Reads how often the lock was held, and how much of that by the fiber. */
 static int
 counts_of(PyObject *state, Py_ssize_t *count, Py_ssize_t *depth)
 {
@@ -260,7 +268,8 @@ counts_of(PyObject *state, Py_ssize_t *count, Py_ssize_t *depth)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* It is mine now: as often as before. */
+/* The lock has been taken once: takes it again until its count is as
+ * before. */
 static PyObject *
 take_again(PyObject *self, Py_ssize_t count)
 {
@@ -286,7 +295,7 @@ restore_in_fiber(PyObject *self, PfThread *t, PyObject *state)
                      : Py_NewRef(Py_None);
 }
 
-/* The thread's own: the lock knows no depth. */
+/* Restores a state for the thread.  The lock itself knows no depth. */
 static PyObject *
 restore_outside(PyObject *self, PyObject *packed, PyObject *state)
 {
@@ -355,5 +364,5 @@ found(PyTypeObject *type)
     acquire = pf_method_named(&pf_rlock_methods, "acquire");
 }
 
-/* constant after import, but for `wanted` and what follows from it */
+/* constant after import, but for `wanted` and `in_place` */
 PfMethods pf_rlock_methods = PF_METHODS("_thread", "RLock", list, found);

@@ -1,4 +1,5 @@
-/* SimpleQueue of the interpreter: get() parks a fiber of a run. */
+/* The interpreter's SimpleQueue: get() parks a fiber of a run, put() wakes
+ * it. */
 #include "python/patch/patch.h"
 
 #include "python/core/arguments.h"
@@ -9,7 +10,7 @@
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 
-/* constant after import, of pyfiber._patch, which finds it */
+/* constant after import of pyfiber._patch, which finds them */
 static const PfMethod *empty, *get, *get_nowait, *put, *put_nowait;
 
 static PyObject *
@@ -71,8 +72,8 @@ get_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
     return 0;
 }
 
-/* A place where the fiber cannot be left.  1: there is an item; 0: let the
- * queue's own get() wait; -1 with an exception. */
+/* get() where the fiber cannot park.  Returns 1 if there is an item, 0 if the
+ * queue's own get() is to wait, and -1 with an exception. */
 static int
 get_staying(PyObject *self, PfThread *t, int64_t deadline, Got *got)
 {
@@ -87,7 +88,7 @@ is_for_fibers(void)
                        pf_simple_queue_methods.wanted);
 }
 
-/* When there was nothing in time, the queue itself raises Empty. */
+/* If the deadline passes, get_nowait() raises Empty. */
 static PyObject *
 get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
            Py_ssize_t nargs, PyObject *kwnames)
@@ -101,7 +102,7 @@ get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
         (pf_lot_parks() != NULL && pf_explore_preempt() < 0)) {
         return NULL;
     }
-    if (!is_for_fibers()) { /* the above has left the run */
+    if (!is_for_fibers()) { /* the code above has left the run */
         return call_get(get, self, cls, args, nargs, kwnames);
     }
     PfThread *t = pf_thread_current;
@@ -143,7 +144,7 @@ put_nowait_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     METH_METHOD | METH_FASTCALL | METH_KEYWORDS,                              \
         (PyCFunction)(void (*)(void))(fn), NULL, NULL
 
-/* constant after import, too; those that are only called stay as they are */
+/* constant after import, too; a method without a function is only called */
 static PfMethod list[] = {
     {"get", PF_OF_CLASS(get_inside)},
     {"get_nowait", PF_OF_CLASS(NULL)},
@@ -162,6 +163,6 @@ found(PyTypeObject *type)
     get = pf_method_named(&pf_simple_queue_methods, "get");
 }
 
-/* constant after import, but for `wanted` and what follows from it */
+/* constant after import, but for `wanted` and `in_place` */
 PfMethods pf_simple_queue_methods =
     PF_METHODS("_queue", "SimpleQueue", list, found);

@@ -1,12 +1,13 @@
-/* One try of an operation on a socket of the standard class, which never
- * waits, whatever that socket's timeout is.
+/* One attempt at an operation on a socket of the standard class that never
+ * waits, whatever the socket's timeout is.  Linux only.
  *
- * Such a socket with a timeout asks the system whether it is ready, and blocks
- * in that, before each operation; one without blocks in the operation itself.
- * Here another object of the class C lends the operation: it has the same
- * number, believes that it never blocks, and lets go of the number before
- * anything else can happen.  (An exception between two lines of Python code
- * could have it close the number, which is not its own.)
+ * A standard socket with a timeout asks the system whether it is ready before
+ * each operation, and blocks in that; a socket without one blocks in the
+ * operation itself.  So the operation is called on a twin: another object of
+ * the C class that has the same descriptor, believes that the descriptor is
+ * non-blocking, and gives it up before anything else can happen.  (In Python,
+ * an exception between two lines could make the twin close the descriptor,
+ * which is not its own.)
  */
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
@@ -23,8 +24,8 @@
 
 #define MOST_ARGUMENTS 6
 
-/* Its attribute, or the result of its method: an int that is not negative, or
- * -1 with an exception. */
+/* Returns the value of the socket's attribute, or of fileno(): an int that is
+ * not negative; -1 with an exception, or from fileno() of a closed socket. */
 static long
 number_of(PyObject *sock, PfBase which)
 {
@@ -51,7 +52,8 @@ make_twin(PyObject *sock, long number)
                                        number);
 }
 
-/* Its number is not closed then; keeps an exception that is set. */
+/* Frees the twin without closing its descriptor; keeps an exception that is
+ * set. */
 static void
 drop_twin(PyObject *twin)
 {
@@ -59,14 +61,15 @@ drop_twin(PyObject *twin)
     PyObject *number =
         PyObject_CallOneArg(pf_base_descriptor(PF_BASE_DETACH), twin);
     if (number == NULL) {
-        PyErr_Clear(); /* it has no number any more all the same */
+        PyErr_Clear(); /* the twin has given up its descriptor all the same */
     }
     Py_XDECREF(number);
     Py_DECREF(twin);
     pystate_restore_exception(pending);
 }
 
-/* connect() and accept() have no flag for one call. */
+/* Makes the descriptor non-blocking during the call, for connect() and
+ * accept(), which have no flag for that. */
 static PyObject *
 call_unblocked(PyObject *method, PyObject *const *args, size_t count,
                int number)
@@ -131,8 +134,8 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyMethodDef functions[] = {
     {"_at_once", PF_FAST(at_once), METH_FASTCALL,
      "_at_once(socket, method, has_flag, /, *args)\n--\n\n"
-     "A method of _socket.socket, which does not wait: BlockingIOError.\n"
-     "has_flag: its arguments say so."},
+     "Call a method of _socket.socket without waiting: BlockingIOError.\n"
+     "has_flag: the arguments contain a flag that makes it non-blocking."},
     {NULL, NULL, 0, NULL},
 };
 

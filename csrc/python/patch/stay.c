@@ -1,4 +1,4 @@
-/* A patched wait in a place where no fiber may be left: see stay.h. */
+/* Patched waits in places where no fiber may park: see stay.h. */
 #include "python/patch/stay.h"
 
 #include "python/core/facade.h"
@@ -18,7 +18,8 @@ why_no_switch(const PfThread *t)
                                              : "in the child of a fork";
 }
 
-/* A fiber of this thread, which cannot go on meanwhile, or NULL. */
+/* Returns the holder if it is a fiber of this thread, which cannot go on while
+ * the thread blocks; else NULL. */
 static FiberObject *
 holder_here(PyObject *object, const PfThread *t)
 {
@@ -62,8 +63,9 @@ pf_stay_loop_logs(PyObject *module, PyObject *yes)
     return PyBool_FromLong(before);
 }
 
-/* Wait for as long as a run may stall before there is a warning.  1: taken;
- * 2: told of it, go on waiting; -1: an exception. */
+/* Blocks for as long as a run may stall without a warning, then logs one.
+ * Returns 1 if the lock has been taken, 2 if the wait goes on, and -1 with an
+ * exception. */
 static int
 block_for_a_while(const PfMethod *acquire, PyObject *lock, const PfThread *t)
 {
@@ -78,10 +80,10 @@ block_for_a_while(const PfMethod *acquire, PyObject *lock, const PfThread *t)
         return taken == NULL ? -1 : 1;
     }
     Py_DECREF(taken);
-    PyObject *told = PyObject_CallFunction(pf_facade.log_blocked, "Os", lock,
-                                           why_no_switch(t));
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 2;
+    PyObject *logged = PyObject_CallFunction(pf_facade.log_blocked, "Os", lock,
+                                             why_no_switch(t));
+    Py_XDECREF(logged);
+    return logged == NULL ? -1 : 2;
 }
 
 int

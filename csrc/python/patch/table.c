@@ -1,4 +1,4 @@
-/* A table by address: see table.h. */
+/* A hash table by address: see table.h. */
 #include "python/patch/table.h"
 
 static void
@@ -9,7 +9,8 @@ put(PfTable *table, PfItem *item)
     *chain = item;
 }
 
-/* If there is no memory for more chains, the present ones grow longer. */
+/* Doubles the number of chains.  Without memory for that the present chains
+ * just grow longer. */
 static void
 grow(PfTable *table)
 {

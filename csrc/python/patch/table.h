@@ -1,24 +1,25 @@
-/* Records of objects that have no room for them: a table by address.  The
- * records are the caller's; each begins with an item. */
+/* Records of objects that have no room for them, in a hash table by the
+ * object's address.  Each record belongs to the caller and begins with a
+ * PfItem.  Used by lot.c and local.c. */
 #ifndef PF_TABLE_H
 #define PF_TABLE_H
 
 #include "python/core/pyinclude.h"
 
 typedef struct PfItem {
-    struct PfItem *next; /* in its chain */
+    struct PfItem *next; /* next in the chain */
     PyObject *object;    /* borrowed */
 } PfItem;
 
 #define PF_FEWEST_CHAINS 64
 typedef struct PfTable {
     PfItem **chains;
-    size_t chain_count; /* a power of two; no fewer than there are items */
+    size_t chain_count; /* a power of two; at least `count`, given memory */
     size_t count;
     PfItem *first_chains[PF_FEWEST_CHAINS];
 } PfTable;
 
-/* It was cleared. */
+/* Initializes a table whose memory has been zeroed. */
 static inline void
 pf_table_init(PfTable *table)
 {
@@ -44,7 +45,7 @@ pf_table_find(const PfTable *table, const PyObject *object)
     return item;
 }
 
-/* There is none yet for item->object. */
+/* Adds a record.  The table has none yet for item->object. */
 void pf_table_add(PfTable *table, PfItem *item);
 void pf_table_remove(PfTable *table, PfItem *item);
 
