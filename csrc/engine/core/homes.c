@@ -20,8 +20,8 @@
 #define TRIES 8
 #define STEPS 4096
 /* Fibers that are all ready at once get up to this many slots for each one
- * that is asked for.  A slot takes 6 KB of memory, and a turn without a move takes
- * half of the time of one with a move. */
+ * that is asked for.  A slot takes 6 KB of memory, and a turn without a move
+ * takes half of the time of one with a move. */
 #define MOST_GROWTH 512
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
 /* A thread whose fibers had fewer turns than this since the last step is
@@ -255,7 +255,7 @@ end_round(pf_pack_store *store)
 }
 
 static void
-go_on(pf_thread *thread, pf_pack_store *store)
+continue_round(pf_thread *thread, pf_pack_store *store)
 {
     for (int i = 0; i < LOOKS && store->looks > 0; i++) {
         if (pf_stack_pool_occupied(store->pool) <= store->slots) {
@@ -327,7 +327,7 @@ pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
         pf_pack_store *store = &packer->stores[i];
         if (store->pool != NULL) {
             if (store->looks > 0 && !paused) {
-                go_on(thread, store);
+                continue_round(thread, store);
             }
             int64_t next = next_step(packer, store, turns);
             again = next < again ? next : again;

@@ -338,7 +338,7 @@ has_mail(pf_scheduler *s)
  * come; its sender did not have to wake this thread.  A descriptor that
  * becomes ready has to wait until the spinning ends. */
 static bool
-came_at_once(pf_scheduler *s, int64_t timeout)
+spin_for_message(pf_scheduler *s, int64_t timeout)
 {
     if (!pf_spin_pays(&s->spin) || timeout <= PF_SPIN_NS) {
         return false;
@@ -374,7 +374,7 @@ sleep_on(pf_scheduler *s, int64_t timeout)
 int
 pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 {
-    bool came = came_at_once(s, timeout);
+    bool came = spin_for_message(s, timeout);
     int found = !came && may_block(s) ? sleep_on(s, timeout) : 0;
     PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
