@@ -1,7 +1,7 @@
-"""Makes pyfiber._capi, the module behind pyfiber.capi, with cffi in API mode.
+"""Builds pyfiber._capi, the module behind pyfiber.capi, with cffi in API mode.
 
-Named in setup.py as ``csrc/cffi/build_capi.py:ffibuilder``; the compiler's
-flags are given there, as for the engine.
+setup.py names this file as ``csrc/cffi/build_capi.py:ffibuilder`` and sets the
+compiler's flags, as for the engine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from cffi import FFI
 
 
 def source_directory() -> Path:
-    """The project's csrc; cffi runs this file with its path in ``__file__``."""
+    """Return the project's csrc; cffi sets __file__ to this file's path."""
     return Path(__file__).resolve().parent.parent
 
 
 def make_builder() -> FFI:
-    """cffi's description of the module."""
+    """Return cffi's description of the module."""
     here = source_directory() / "cffi"
     builder = FFI()
     builder.cdef((here / "capi.cdef").read_text(encoding="utf-8"))
     builder.set_source(
         "pyfiber._capi",
         '#include "capi.c"\n',
-        # Relative to setup.py, where the compiler runs.
+        # These paths are relative to setup.py, where the compiler runs.
         include_dirs=["csrc/cffi", "csrc/include", "csrc"],
         depends=[
             "csrc/cffi/capi.c",

@@ -1,14 +1,14 @@
-/* The C API as functions of cffi's `lib`.  Included by the module that cffi
- * generates.
+/* The C API as functions of cffi's `lib`.  The module that cffi generates
+ * includes this file.
  *
- * The GIL. cffi calls these with the GIL released: PyEval_SaveThread before,
- * PyEval_RestoreThread after, both on the stack of the calling fiber.  Each
- * function here that touches Python takes it on entry and releases it on exit,
- * so everything in between, switches included, happens with the GIL held,
- * exactly as in a native method.  A fiber may be left inside
- * lib.pyfiber_switch() and resumed by a native switch, or the other way round,
- * because:
- * - What a frame has to undo is stored in that frame (`took` below, cffi's
+ * The GIL.  cffi calls these functions with the GIL released: it calls
+ * PyEval_SaveThread before and PyEval_RestoreThread after, both on the stack
+ * of the calling fiber.  Each function here that touches Python takes the GIL
+ * on entry and releases it on exit, so everything in between, switches
+ * included, happens with the GIL held, exactly as in a native method.  A fiber
+ * may be left inside lib.pyfiber_switch() and resumed by a native switch, or
+ * the other way round, because:
+ * - What a frame has to undo is stored in that frame (`gil` below, cffi's
  *   saved thread state), on the fiber's own stack; it does not matter which
  *   fibers run in between or in which order they are resumed.
  * - A fiber never changes threads, and all fibers of a thread share one
@@ -17,14 +17,15 @@
  *   with the GIL held: on exit there is a GIL to release.
  * - Nothing here counts.  PyGILState_Ensure counts per thread (when the count
  *   reaches 0 the thread state is destroyed), and a fiber that never comes
- *   back would leave the count wrong for good; so it is used only on threads
- *   without any state, where no fiber can run.
- * If C code calls them with the GIL held (through a function pointer), they
- * notice that and keep it.
+ *   back would leave the count wrong for good.  So PyGILState_Ensure is used
+ *   only on threads without any state, where no fiber can run.
+ * C code may also call these functions with the GIL held (through a function
+ * pointer): they notice that and keep the GIL.
  *
  * Errors.  The interpreter would not tolerate an exception left set by a cffi
- * call.  It is kept in a context variable: every fiber has a context of its
- * own, so another fiber's error cannot get in between the call and the check.
+ * call, so the exception is stored in a context variable.  Every fiber has a
+ * separate context: another fiber's error cannot get in between the call and
+ * the check.
  */
 #define PYFIBER_SHARED_API pyfiber_capi_table
 #include "pyfiber.h"
@@ -76,9 +77,10 @@ give_gil(gil taken)
 
 /* ----------------------------------------------------------------- errors */
 
-/* With the GIL; borrows `exc`, NULL for none. */
+/* Stores `exc` as the last error of this context; NULL stores that there is
+ * none.  Needs the GIL; borrows `exc`. */
 static void
-keep_error(PyObject *exc)
+store_error(PyObject *exc)
 {
     PyObject *token =
         PyContextVar_Set(last_error, exc == NULL ? Py_None : exc);
@@ -88,9 +90,10 @@ keep_error(PyObject *exc)
     Py_XDECREF(token);
 }
 
-/* With the GIL; a new reference or NULL. */
+/* Takes the stored error out of this context.  Needs the GIL; returns a new
+ * reference, or NULL if there is none. */
 static PyObject *
-kept_error(void)
+take_stored_error(void)
 {
     PyObject *exc = NULL;
     if (PyContextVar_Get(last_error, Py_None, &exc) < 0) {
@@ -99,22 +102,22 @@ kept_error(void)
     if (exc == Py_None) {
         Py_CLEAR(exc);
     } else if (exc != NULL) {
-        keep_error(NULL);
+        store_error(NULL);
     }
     return exc;
 }
 
-/* The raised exception becomes the kept one. */
+/* Stores the exception that is set, and clears it. */
 static void
-keep_raised(void)
+store_raised(void)
 {
     PyObject *exc = pystate_take_exception();
-    keep_error(exc);
+    store_error(exc);
     Py_XDECREF(exc);
 }
 
-/* With the GIL.  Finds the table and makes the variable, at the first call.
- */
+/* Finds the table and makes the context variable, at the first call.  Needs
+ * the GIL; 0, or -1 with an exception. */
 static int
 set_up(void)
 {
@@ -144,7 +147,7 @@ static PyObject *
 leave_object(gil taken, PyObject *result)
 {
     if (result == NULL) {
-        keep_raised();
+        store_raised();
     }
     give_gil(taken);
     return result;
@@ -154,13 +157,14 @@ static int
 leave_int(gil taken, int result)
 {
     if (result < 0) {
-        keep_raised();
+        store_raised();
     }
     give_gil(taken);
     return result;
 }
 
-/* `call` with the GIL held, its error kept. */
+/* Bodies of functions: evaluate `call` with the GIL held, and store the
+ * exception if it fails. */
 #define OBJECT(call)                                                          \
     gil taken = enter();                                                      \
     return leave_object(taken, call)
@@ -198,7 +202,7 @@ static PyObject *
 pyfiber_take_error(void)
 {
     gil taken = enter();
-    PyObject *exc = kept_error();
+    PyObject *exc = take_stored_error();
     give_gil(taken);
     return exc;
 }
@@ -207,14 +211,14 @@ static void
 pyfiber_set_error(PyObject *exc)
 {
     gil taken = enter();
-    keep_error(exc);
+    store_error(exc);
     give_gil(taken);
 }
 
 /* ------------------------------------------------------------------ fibers */
 
-/* Wraps a body that came through cffi: where C would leave an exception set,
- * it has stored one with pyfiber_set_error(). */
+/* A body that came through cffi.  Where C code would return with an exception
+ * set, this body has stored one with pyfiber_set_error(). */
 typedef struct Body {
     PyFiber_Body body;
     void *arg;
@@ -227,7 +231,7 @@ run_body(void *arg)
     const Body *self = arg;
     PyObject *result = self->body(self->arg);
     if (result == NULL && !PyErr_Occurred()) {
-        PyObject *exc = kept_error();
+        PyObject *exc = take_stored_error();
         if (exc != NULL && PyExceptionInstance_Check(exc)) {
             PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
         } else {
@@ -254,7 +258,7 @@ static PyObject *
 new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
 {
     if (body == NULL) {
-        return PyFiber_NewC(NULL, NULL, NULL); /* which raises the error */
+        return PyFiber_NewC(NULL, NULL, NULL); /* raises the error */
     }
     Body *self = PyMem_Malloc(sizeof *self);
     if (self == NULL) {
@@ -401,7 +405,7 @@ pyfiber_unpark(PyObject *fiber, PyObject *value)
     INT(PyFiber_Unpark(fiber, value));
 }
 
-/* ------------------------------------------- without Python, as in the header */
+/* ------------------------------------ functions that do not need the GIL */
 
 static inline const PyFiber_CAPI *
 table(void)

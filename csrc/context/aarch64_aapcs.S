@@ -1,24 +1,25 @@
-/* AArch64, AAPCS64: Linux, macOS, the BSDs.
+/* The context switch for AArch64 under AAPCS64 (Linux, macOS, the BSDs).
  *
- * A suspended context is its stack pointer, which points at
+ * The handle of a suspended context is its stack pointer, which points at
  *
  *      0  x19 .. x28, x29 (frame pointer), x30 (the address to return to)
  *     96  d8 .. d15
  *    160  fpcr
  *
- * That is all the ABI requires a called function to preserve; x18 belongs to
- * the platform and is not touched.  The switch returns by `ret`, for the
- * return-address prediction and because `ret` needs no landing pad under
- * branch target identification; only a new context is entered by a branch: see
- * root.  The signal mask is not switched.
+ * The ABI requires a called function to preserve no more than this; x18
+ * belongs to the platform and is not touched.  The switch returns by `ret`,
+ * for the return-address prediction and because `ret` needs no landing pad
+ * under branch target identification.  Only a new context is entered by a
+ * branch: see root.  The signal mask is not switched.
  */
 #include "context/sanitizers.h"
 
 #if defined(__aarch64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
-/* L: labels that only the assembler sees.  In Mach-O any other label begins a
- * new part of the section, and frame information must not cross parts. */
+/* L(name) is a label that only the assembler sees.  In Mach-O any other label
+ * begins a new part of the section, and frame information must not cross
+ * parts. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
 #define L(name) L##name
@@ -33,7 +34,7 @@
 #define END(name) .size name, . - name
 #endif
 
-/* Under a sanitizer only the wrapper in context.c may call it. */
+/* Under a sanitizer only the wrapper in context.c calls this routine. */
 #if PF_WITH_ASAN || PF_WITH_TSAN
 #define SWITCH pf_context_jump
 #else
@@ -88,7 +89,7 @@ L(leave):
     mov x10, sp
     str x10, [x0]
     ldr x10, [x1]
-    mov sp, x10             /* here the stack changes, its layout does not */
+    mov sp, x10             /* now on the other stack, same frame layout */
     ldr x10, [sp, #160]
     ldp x19, x20, [sp]
     ldp x21, x22, [sp, #16]
@@ -100,8 +101,8 @@ L(leave):
     ldp d10, d11, [sp, #112]
     ldp d12, d13, [sp, #128]
     ldp d14, d15, [sp, #144]
-    cmp x9, x10             /* writing fpcr drains the pipeline: only if */
-    b.eq 1f                 /* there is something to change */
+    cmp x9, x10             /* writing fpcr drains the pipeline, so it is */
+    b.eq 1f                 /* written only if the value changes */
     msr fpcr, x10
 1:
     add sp, sp, #FRAME
@@ -114,14 +115,14 @@ L(leave):
     END_(SWITCH)
 
 /* The outermost frame of every context.  The return address is undefined in
- * the caller, so debuggers and unwinders stop here.  x19 holds the pf_start,
- * at which the stack begins; x29 is 0.
+ * the caller, so debuggers and unwinders stop here.  x19 holds the address of
+ * the pf_start, where the stack begins; x29 is 0.
  *
  * The return-address predictor sees a context that runs from beginning to end
- * without a switch as a function that the switch calls.  No `ret` leads in
- * here: it would use up the prediction of the code that switched.
- * pf_context_main is called, and returns; then the `ret` that leaves the
- * context for good matches that prediction. */
+ * without a switch as a function that the switch calls.  This frame is not
+ * entered by `ret`, which would use up the prediction of the code that
+ * switched.  pf_context_main is called, and returns; then the `ret` that
+ * leaves the context for good matches that prediction. */
     .p2align 4
     FUNCTION(root)
 root:
@@ -134,7 +135,7 @@ L(root_entry):
     mov x1, x0
     ldr x0, [sp, #16]       /* pf_start.context */
     adr x9, L(ended)
-    sub sp, sp, #FRAME      /* its saved registers are garbage */
+    sub sp, sp, #FRAME      /* a frame with unset registers */
     str x9, [sp, #88]
     b L(leave)
 L(ended):

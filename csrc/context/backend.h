@@ -1,8 +1,9 @@
-/* The seam between context.c and the four backends; no other file includes it.
+/* The interface between context.c and the four backends.  No other file
+ * includes this header.
  *
- * In plain assembly builds a switch needs nothing else, so pf_context_switch
- * is the assembly routine itself.  Everywhere else it is a C function in
- * context.c around the backend's pf_context_jump.
+ * In an assembly build without sanitizers pf_context_switch is the assembly
+ * routine itself.  In every other build pf_context_switch is a C function in
+ * context.c that wraps the backend's pf_context_jump.
  */
 #ifndef PF_CONTEXT_BACKEND_H
 #define PF_CONTEXT_BACKEND_H
@@ -13,8 +14,8 @@
 #define PF_CONTEXT_PLAIN 1
 #endif
 
-/* How a context begins.  It is stored at the very top of the context's own
- * stack (Windows: beside the system's fiber). */
+/* What a context runs first.  Stored at the very top of the context's own
+ * stack (Windows: beside the system's fiber, in its os_fiber). */
 typedef struct pf_start {
     pf_entry entry;
     void *arg;
@@ -27,13 +28,13 @@ typedef struct pf_start {
 #define PF_INTERNAL __attribute__((visibility("hidden")))
 #endif
 
-/* The first C function on a stack.  Returns the context that the entry
- * returned, for the assembly to continue with.  Where the assembly is not the
- * whole switch, this function switches to that context itself, and returns
- * only on Windows, where the system's fiber is reused. */
+/* The first C function on a new stack: runs the entry of `start`.  Returns the
+ * context that the entry returned, to which the assembly then switches.  Where
+ * the assembly is not the whole switch, this function switches to that context
+ * itself, and returns only on Windows, where the system's fiber is reused. */
 PF_INTERNAL pf_context *pf_context_main(pf_start *start);
 
-/* The bare switch. */
+/* The switch alone, without annotations for the sanitizers. */
 PF_INTERNAL void pf_context_jump(pf_context *from, pf_context *to);
 
 /* The backend's part of the functions of context.h: pf_backend_init belongs to
@@ -45,14 +46,16 @@ PF_INTERNAL void pf_backend_forget(pf_context *context);
 PF_INTERNAL void pf_backend_dispose(pf_area *area);
 
 #if defined(PF_CONTEXT_WINFIBER)
-/* The entry has returned; the next switch leaves for good. */
+/* Records that the entry has returned: the next switch leaves the context for
+ * good, and its system fiber can run another entry. */
 void pf_backend_ended(pf_start *start);
 #endif
 
 #if defined(PF_CONTEXT_ASSEMBLY)
-/* In the assembly file: push a frame below `top` (16-byte aligned).  A switch
- * to the stack pointer returned calls pf_context_main(start), with the
- * caller's floating-point control words. */
+/* In the assembly file: writes the first frame of a stack below `top` (16-byte
+ * aligned) and returns the new stack pointer.  A switch to that stack pointer
+ * calls pf_context_main(start), with the floating-point control words of
+ * pf_context_lay's caller. */
 PF_INTERNAL void *pf_context_lay(char *top, pf_start *start);
 #endif
 

@@ -1,6 +1,6 @@
-/* What the backends share: the beginning and end of a context, and the
- * annotations that tell AddressSanitizer and ThreadSanitizer which stack the
- * thread is on. */
+/* What the backends share: the beginning and the end of a context, and the
+ * annotations by which AddressSanitizer and ThreadSanitizer learn which stack
+ * the thread is on. */
 #include "context/backend.h"
 
 #include <stdint.h>
@@ -27,9 +27,9 @@ pf_context_main(pf_start *start)
 
 #else
 
-/* A function that is entered on one stack and left on another would unbalance
- * ThreadSanitizer's record of calls, and AddressSanitizer would check a stack
- * that it does not know yet. */
+/* Marks functions that are entered on one stack and left on another.  If they
+ * were instrumented, they would unbalance ThreadSanitizer's record of calls,
+ * and AddressSanitizer would check a stack that it does not know yet. */
 #if defined(__has_attribute)
 #if __has_attribute(disable_sanitizer_instrumentation)
 #define NOT_INSTRUMENTED __attribute__((disable_sanitizer_instrumentation))
@@ -44,12 +44,13 @@ pf_context_main(pf_start *start)
 
 #if PF_WITH_ASAN
 /* The context that this thread's last switch left.  AddressSanitizer reports
- * the bounds of that stack, which is how an adopted context learns its own: no
- * portable system call knows them. */
+ * the bounds of the stack that was left.  An adopted context learns the bounds
+ * of its stack in this way, because no portable system call returns them. */
 static _Thread_local pf_context *left;
 #endif
 
-/* The last act on a stack.  A dying context gives up its fake frames. */
+/* Announces a switch to the sanitizers: the last call on the stack of `from`.
+ * AddressSanitizer frees the fake stack of a context that is `dying`. */
 NOT_INSTRUMENTED static inline void
 leaving(pf_context *from, pf_context *to, bool dying)
 {
@@ -64,7 +65,9 @@ leaving(pf_context *from, pf_context *to, bool dying)
     (void)from, (void)to, (void)dying;
 }
 
-/* The first act on a stack; `fake` is NULL where there was none before. */
+/* Completes the announcement of `leaving`: the first call on the new stack.
+ * `fake` is the fake stack that this context had when it was left; NULL for a
+ * context that begins. */
 NOT_INSTRUMENTED static inline void
 landed(void *fake)
 {
@@ -75,9 +78,9 @@ landed(void *fake)
     (void)fake;
 }
 
-/* A context's switch to itself stays on its stack and needs no annotation.  An
- * adopted context that was never left does not even know its stack's bounds.
- */
+/* Switches, with annotations.  A context's switch to itself stays on its stack
+ * and has none: an adopted context that was never left does not know the
+ * bounds of its stack yet. */
 NOT_INSTRUMENTED static void
 leave(pf_context *from, pf_context *to, bool dying)
 {
@@ -138,7 +141,8 @@ pf_context_init(pf_context *context, pf_area *area, pf_entry entry, void *arg)
 {
     const pf_start start = {entry, arg, context};
 #if PF_WITH_ASAN
-    /* Frames of the last context on this memory never returned. */
+    /* The frames of the last context on this memory never returned, so their
+     * variables are still poisoned. */
     __asan_unpoison_memory_region(area->low, area->size);
     context->asan_fake_stack = NULL;
     context->asan_bottom = area->low;
@@ -204,7 +208,7 @@ pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
 int
 pf_backend_adopt(pf_context *context)
 {
-    context->handle = NULL; /* written when it is left */
+    context->handle = NULL; /* written when the context is left */
     return 0;
 }
 
@@ -214,8 +218,9 @@ pf_backend_forget(pf_context *context)
     (void)context;
 }
 
-/* The switch pushes what it preserves.  Nothing below is in use: it is called,
- * and calls nothing. */
+/* The saved stack pointer is the lowest byte in use.  The switch pushes what
+ * it preserves and calls nothing, and its caller has no red zone there, since
+ * only a function that calls nothing may use one. */
 char *
 pf_context_low(const pf_context *context)
 {

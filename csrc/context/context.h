@@ -1,4 +1,4 @@
-/* Leaving one C stack for another.
+/* Contexts: leaving one C stack for another.
  *
  * This is the whole interface of the directory: nothing outside it knows how a
  * stack is switched, and nothing inside it knows what a fiber is.  Four
@@ -9,7 +9,7 @@
  *   ucontext.c       every other POSIX system, and PYFIBER_CONTEXT=ucontext
  *   winfiber.c       the Windows Fiber API
  *
- * context.c holds what they share: the first C function on a new stack and
+ * context.c holds what the backends share: the first C function on a stack and
  * the annotations for AddressSanitizer and ThreadSanitizer.
  */
 #ifndef PF_CONTEXT_H
@@ -41,7 +41,7 @@
  * - `handle` is valid only while the context is suspended (assembly: the saved
  *   stack pointer), except in the backends that keep an object behind it
  *   (ucontext: the ucontext_t on the stack; Windows: the fiber).
- * - only the thread that created a context enters it.
+ * - only the thread that created a context enters the context.
  */
 typedef struct pf_context {
     void *handle;
@@ -55,17 +55,18 @@ typedef struct pf_context {
 #endif
 } pf_context;
 
-/* The memory a context runs on.  `os` belongs to the backend and stays with
- * the memory while it is pooled (Windows: the operating system's fiber, whose
- * stack replaces low/size; NULL elsewhere). */
+/* The memory that a context runs on.  `os` belongs to the backend and stays
+ * with the memory while that is pooled (Windows: the record of the operating
+ * system's fiber, whose stack replaces low/size; NULL elsewhere). */
 typedef struct pf_area {
     char *low;   /* lowest usable byte; a guard lies below it */
     size_t size; /* bytes from low to the end where the stack begins */
     void *os;
 } pf_area;
 
-/* What a context runs.  At its end it returns the context to switch to; it
- * must not be left by longjmp or a C++ exception. */
+/* The function that a context runs.  Returns the context to switch to when the
+ * function ends.  Neither longjmp nor a C++ exception may leave the function.
+ */
 typedef pf_context *(*pf_entry)(void *arg);
 
 /* Make `context` ready to run entry(arg) on `area` at the first switch.
@@ -73,20 +74,20 @@ typedef pf_context *(*pf_entry)(void *arg);
 int pf_context_init(pf_context *context, pf_area *area, pf_entry entry,
                     void *arg);
 
-/* Where the first C frame of a context on this area begins: nothing above is
- * ever called from. */
+/* Returns where the first C frame of a context on this area begins.  No frame
+ * ever lies above. */
 char *pf_context_top(const pf_area *area);
 
-/* Make a context of the calling thread's own stack, which can then be left and
- * resumed. 0, or -errno.  Undone by pf_context_forget. */
+/* Make a context of the stack that the calling thread is on, which can then be
+ * left and resumed.  0, or -errno.  pf_context_forget undoes this. */
 int pf_context_adopt(pf_context *context);
 void pf_context_forget(pf_context *context);
 
-/* Leave `from`, which must be the running one, for `to`.  Returns when
+/* Leave `from`, which must be the running context, for `to`.  Returns when
  * something switches to `from` again. */
 void pf_context_switch(pf_context *from, pf_context *to);
 
-/* Is it known how far a suspended context's stack is in use? */
+/* 1 if pf_context_low knows how far a suspended context's stack is in use. */
 #if defined(PF_CONTEXT_ASSEMBLY) ||                                           \
     (defined(__linux__) &&                                                    \
      (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)))
@@ -94,17 +95,18 @@ void pf_context_switch(pf_context *from, pf_context *to);
 #else
 #define PF_CONTEXT_TELLS_LOW 0
 #endif
-/* The lowest byte that a suspended context needs; NULL where that is unknown.
- * All up to the end of its area may be put away, and back to the same place
- * before it is resumed. */
+/* Returns the lowest byte of its stack that a suspended context needs; NULL
+ * where that is unknown.  The bytes from there to the end of the context's
+ * area may be copied elsewhere, and must be back in the same place before the
+ * context is resumed. */
 char *pf_context_low(const pf_context *context);
-/* The handle of a context that was left with this lowest byte, on an area that
- * ends there. */
+/* Returns the handle of a context that was left with the lowest byte `low`, on
+ * an area that ends at `end`. */
 void *pf_context_handle(char *end, const char *low);
 
 /* For signal handlers: is the calling thread between two stacks, so that its
- * calls cannot be followed?  The assembly says at each instruction where they
- * are; a C library's swapcontext does not. */
+ * frames cannot be unwound?  The assembly has frame information for each of
+ * its instructions; a C library's swapcontext does not. */
 #if defined(PYFIBER_CONTEXT_UCONTEXT)
 bool pf_context_between(void);
 #else
@@ -115,11 +117,12 @@ pf_context_between(void)
 }
 #endif
 
-/* After a context's entry has returned and the thread has left it: free what
- * the annotations hold.  The area may then serve a new context. */
+/* Free what the sanitizers hold for a context whose entry has returned and
+ * which the thread has left.  The area may then serve a new context. */
 void pf_context_finish(pf_context *context);
 
-/* The area's memory is about to be unmapped or handed out raw. */
+/* Free what the backend and the sanitizers hold for the area, before its
+ * memory is unmapped or used for anything but a context. */
 void pf_area_dispose(pf_area *area);
 
 #endif

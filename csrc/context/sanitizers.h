@@ -1,10 +1,11 @@
-/* Which checker is this build made for?
+/* Macros that say for which memory checker the build is made.
  *
  * PF_WITH_ASAN and PF_WITH_TSAN are 0 or 1 and change the layout of a
- * pf_context, so every file of one build sees the same answer.  PF_VALGRIND
- * says that the client requests of valgrind are compiled in; they cost a few
+ * pf_context, so all files of one build must see the same values.  PF_VALGRIND
+ * is 1 if the client requests of valgrind are compiled in; they cost a few
  * instructions when no valgrind runs, so only debug builds have them.
- * Only the preprocessor here: the assembly files read this, too.
+ * This header holds only preprocessor lines, because the assembly files
+ * include it, too.
  */
 #ifndef PF_SANITIZERS_H
 #define PF_SANITIZERS_H

@@ -1,9 +1,10 @@
-/* POSIX systems without assembly here, and PYFIBER_CONTEXT=ucontext.
+/* Contexts by getcontext, makecontext and swapcontext: for POSIX systems that
+ * have no assembly file here, and for PYFIBER_CONTEXT=ucontext.
  *
- * Slow (swapcontext makes a system call for the signal mask, which only this
- * backend switches), but every such C library has it.  The ucontext_t is
- * stored on the stack that it describes, so a context needs no other memory;
- * only an adopted one is allocated.
+ * This is slow (swapcontext makes a system call for the signal mask, which
+ * only this backend switches), but every such C library has these functions.
+ * The ucontext_t is stored on the stack that it describes, so a context needs
+ * no other memory; only that of an adopted context is allocated.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -22,7 +23,8 @@ typedef struct root {
     ucontext_t registers;
 } root;
 
-/* The thread has begun to leave a stack and not yet landed on the other. */
+/* 1 while the thread has begun to leave a stack and has not yet landed on the
+ * other one. */
 static _Thread_local volatile sig_atomic_t between;
 
 bool
@@ -31,7 +33,7 @@ pf_context_between(void)
     return between != 0;
 }
 
-/* makecontext passes ints only: a pointer comes in two halves. */
+/* makecontext passes only ints, so the pointer comes in two halves. */
 static void
 begin(unsigned high, unsigned low)
 {
@@ -46,8 +48,8 @@ root_of(char *end)
     return (root *)(((uintptr_t)end - sizeof(root)) & ~(uintptr_t)63);
 }
 
-/* swapcontext goes on with the stack pointer that it has saved.  A red zone
- * below it, of 128 bytes at most, could belong to the function that called. */
+/* swapcontext resumes with the stack pointer that it has saved.  The 128 bytes
+ * below are included, because they could be the red zone of its caller. */
 char *
 pf_context_low(const pf_context *context)
 {
@@ -123,7 +125,7 @@ pf_context_jump(pf_context *from, pf_context *to)
     }
     between = 1;
     if (swapcontext(from->handle, to->handle) != 0) {
-        abort(); /* cannot happen: the stack was checked when it was made */
+        abort(); /* cannot happen: the stack was checked at its creation */
     }
     between = 0;
 }

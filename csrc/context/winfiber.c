@@ -1,9 +1,9 @@
-/* Windows: the system's own fibers.
+/* Contexts on Windows: the fibers of the operating system.
  *
  * Any other way would have to imitate what the system keeps in the thread
  * block (stack limits, exception chain, fiber-local storage).  The system also
- * makes the stack, so a fiber stays with its area while that is pooled: its
- * function runs one entry after another.
+ * makes the stack, so a system fiber stays with its area while that is pooled
+ * and runs one entry after another.
  */
 #include "context/backend.h"
 
@@ -13,15 +13,16 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Behind area->os.  `busy` from the start of an entry to its end: a fiber
- * abandoned in the middle cannot run another one. */
+/* A system fiber; area->os points to this. */
 typedef struct os_fiber {
     void *fiber;
-    void *maker; /* runs it to measure its stack; NULL later on */
+    void *maker; /* the fiber to return to after the stack is measured; NULL
+                    afterwards, or if the thread was no fiber */
     pf_area *area;
-    size_t size; /* asked for */
+    size_t size; /* of the stack, in bytes, as asked for */
     pf_start start;
-    bool busy;
+    bool busy; /* from the start of an entry to its end; a fiber abandoned in
+                  between cannot run another entry */
 } os_fiber;
 
 #if defined(_MSC_VER)
@@ -35,10 +36,10 @@ typedef struct os_fiber {
 static THREAD_LOCAL unsigned adopted;
 static THREAD_LOCAL bool converted;
 
-/* The bounds of this stack can be found only on the stack itself.  The part
- * that the system keeps for handling an overflow is not ours; and if it gave
- * more than was asked for, the rest stays unused, for the same depth
- * everywhere. */
+/* Stores the bounds of the running stack in its area; only code on the stack
+ * itself can find them.  The part that the system keeps for handling an
+ * overflow does not count.  If the system gave more than was asked for, the
+ * rest stays unused, so that recursion is equally deep everywhere. */
 static void
 measure(os_fiber *os)
 {
@@ -55,7 +56,8 @@ measure(os_fiber *os)
     os->area->size = (size_t)(high - low);
 }
 
-/* A fiber function that returned would end the thread. */
+/* The function of every system fiber.  Must not return, which would end the
+ * thread. */
 static void CALLBACK
 fiber_main(void *arg)
 {
@@ -66,7 +68,7 @@ fiber_main(void *arg)
     }
     for (;;) {
         os->busy = true;
-        pf_context_main(&os->start); /* comes back for the next entry */
+        pf_context_main(&os->start); /* returns for the next entry */
     }
 }
 
@@ -88,7 +90,7 @@ make_fiber(pf_area *area)
         return -ENOMEM;
     }
     if (os->maker != NULL) {
-        SwitchToFiber(os->fiber); /* it measures its stack and comes back */
+        SwitchToFiber(os->fiber); /* measures its stack and switches back */
         os->maker = NULL;
     }
     area->os = os;
@@ -115,7 +117,7 @@ pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
     return 0;
 }
 
-/* The entry is over: before the fiber is left for the last time. */
+/* Called after the entry has returned, before the system fiber is left. */
 void
 pf_backend_ended(pf_start *start)
 {
@@ -161,9 +163,10 @@ pf_backend_dispose(pf_area *area)
     }
 }
 
-/* The code that is left may have moved on to a fiber of another library since
- * it was entered.  A thread that switches to the fiber it is already on would
- * be lost. */
+/* Asks for the current fiber, because the code of `from` may have moved to a
+ * fiber of another library since it was entered.  A thread that switched to
+ * the fiber it is already on would be lost, so a switch of a context to itself
+ * does nothing. */
 void
 pf_context_jump(pf_context *from, pf_context *to)
 {
@@ -173,7 +176,7 @@ pf_context_jump(pf_context *from, pf_context *to)
     }
 }
 
-/* The system keeps each fiber's stack. */
+/* Unknown here: the system manages each fiber's stack. */
 char *
 pf_context_low(const pf_context *context)
 {

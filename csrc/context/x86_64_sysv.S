@@ -1,13 +1,14 @@
-/* x86-64, System V ABI: Linux, macOS, the BSDs.
+/* The context switch for x86-64 under the System V ABI (Linux, macOS, the
+ * BSDs).
  *
- * A suspended context is its stack pointer, which points at
+ * The handle of a suspended context is its stack pointer, which points at
  *
  *      0  mxcsr (4 bytes), x87 control word (2)
  *      8  r12, r13, r14, r15, rbx, rbp
  *     56  the address to return to
  *
- * That is all the ABI requires a called function to preserve; the caller saves
- * the rest.  The switch returns by `ret`, which keeps the processor's
+ * The ABI requires a called function to preserve no more than this; the caller
+ * saves the rest.  The switch returns by `ret`, which keeps the processor's
  * return-address prediction right; a resume by `jmp` makes every frame above
  * mispredict.  Only a new context is entered by a jump: see root.  The signal
  * mask is not switched.
@@ -17,8 +18,9 @@
 #if defined(__x86_64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
-/* L: labels that only the assembler sees.  In Mach-O any other label begins a
- * new part of the section, and frame information must not cross parts. */
+/* L(name) is a label that only the assembler sees.  In Mach-O any other label
+ * begins a new part of the section, and frame information must not cross
+ * parts. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
 #define L(name) L##name
@@ -33,7 +35,7 @@
 #define END(name) .size name, . - name
 #endif
 
-/* Under a sanitizer only the wrapper in context.c may call it. */
+/* Under a sanitizer only the wrapper in context.c calls this routine. */
 #if PF_WITH_ASAN || PF_WITH_TSAN
 #define SWITCH pf_context_jump
 #else
@@ -81,7 +83,7 @@ L(leave):
     leaq L(root_entry)(%rip), %rax
     movq %rsp, %rdx
     movq %rsp, (%rdi)
-    movq (%rsi), %rsp       /* here the stack changes, its layout does not */
+    movq (%rsi), %rsp       /* now on the other stack, same frame layout */
     cmpq %rax, 56(%rsp)
     je L(begin)
     fldcw 4(%rsp)
@@ -111,25 +113,27 @@ L(leave):
     END_(SWITCH)
 
 /* The outermost frame of every context.  rip is undefined in the caller, so
- * debuggers and unwinders stop here.  rbx holds the pf_start, at which the
- * 16-byte aligned stack begins.
+ * debuggers and unwinders stop here.  rbx holds the address of the pf_start,
+ * where the 16-byte aligned stack begins.
  *
  * The return-address predictor sees a context that runs from beginning to end
- * without a switch as a function that the switch calls.  No `ret` leads in
- * here: it would use up the prediction of the code that switched.
- * pf_context_main is called, and returns; then the `ret` that leaves the
- * context for good matches that prediction.  (This avoids two mispredictions:
- * 6 % of the time to make, run and end a fiber.)
+ * without a switch as a function that the switch calls.  This frame is not
+ * entered by `ret`, which would use up the prediction of the code that
+ * switched.  pf_context_main is called, and returns; then the `ret` that
+ * leaves the context for good matches that prediction.  (This avoids two
+ * mispredictions: 6 % of the time to make, run and end a fiber.)
  *
- * The control words were usually written a moment ago.  The instructions that
- * load them would wait for that store (70 cycles on Zen 5); a predicted
- * comparison does not. */
+ * A new context's control words were usually stored a moment ago, by
+ * pf_context_lay.  The instructions that load them would wait for that store
+ * (70 cycles on Zen 5), so they are first compared with the current words; a
+ * predicted comparison does not wait. */
     .p2align 4
     FUNCTION(root)
 root:
     .cfi_startproc
     .cfi_undefined rip
-L(begin):                    /* rdx: the context left, from the switch */
+L(begin):                    /* rdx: the saved stack pointer of the context
+                                that was left */
     movl (%rdx), %eax
     cmpl %eax, (%rsp)
     jne L(other_words)
@@ -147,7 +151,7 @@ L(root_entry):
     movq 16(%rsp), %rdi     /* pf_start.context */
     leaq L(ended)(%rip), %rax
     movq %rax, -8(%rsp)
-    subq $64, %rsp          /* its saved registers are garbage */
+    subq $64, %rsp          /* a frame with unset registers */
     jmp L(leave)
 L(other_words):
     fldcw 4(%rsp)

@@ -1,22 +1,23 @@
-/* The few atomic operations the engine needs, one set per kind of object:
+/* The few atomic operations the engine needs, by type of object:
  *
+ *   all types  pf_load_relaxed, pf_load_acquire, pf_load, pf_store; an int64_t
+ *              has only these
  *   pointers   pf_exchange, pf_cas_weak
  *   uint8_t    pf_fetch_or, pf_take (exchange with 0), pf_swap_byte,
- *              pf_cas_byte (never fails for no reason)
- *   a plain uint8_t that its owner also reads plainly
- *              pf_publish_byte (release), pf_published_byte (acquire)
- *   a plain uint32_t that its owner also reads plainly
- *              pf_fetch_or32, pf_fetch_and32
- *   a plain pointer that its owner also reads plainly
- *              pf_claim_pointer (from NULL; was it?), pf_unclaim_pointer,
- *              pf_claimed_pointer (by whom?)
+ *              pf_cas_byte (never fails spuriously)
  *   size_t     pf_fetch_add, pf_fetch_sub
- *   int64_t    nothing but those for
- *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
  *
- * Where the name has no order it is sequentially consistent: a producer pushes
- * and then checks whether the loop sleeps, the loop sets "sleeping" and then
- * checks for messages, and each must see the other's store.
+ * and for plain objects, which their owner also reads without these functions:
+ *
+ *   uint8_t    pf_publish_byte (release), pf_published_byte (acquire)
+ *   uint32_t   pf_fetch_or32, pf_fetch_and32
+ *   pointers   pf_claim_pointer (stores if NULL; returns whether it did),
+ *              pf_unclaim_pointer (stores NULL), pf_claimed_pointer (loads)
+ *
+ * An operation without a memory order in its name or here is sequentially
+ * consistent: a producer pushes and then checks whether the loop sleeps, the
+ * loop sets "sleeping" and then checks for messages, and each must see the
+ * other's store.
  */
 #ifndef PF_ATOMICS_H
 #define PF_ATOMICS_H
@@ -104,7 +105,8 @@ pf_load_pointer(void *const volatile *p)
     return value;
 }
 
-/* The pointee decides; void * converts to every pointer in C. */
+/* The type of *(p) selects the function.  The result for pointers is void *,
+ * which converts to every object pointer in C. */
 /* clang-format off */
 #define pf_load(p)                                                            \
     _Generic(*(p),                                                            \

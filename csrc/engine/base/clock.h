@@ -1,11 +1,12 @@
-/* Real time. */
+/* Clocks; engine/unix/poller.c and engine/windows/poller.c implement them. */
 #ifndef PF_CLOCK_H
 #define PF_CLOCK_H
 
 #include <stdint.h>
 
-int64_t pf_clock_monotonic(void); /* nanoseconds, from the poller's system */
-/* Nanoseconds that the processor has spent on the calling thread. */
+/* Nanoseconds of the system's monotonic clock. */
+int64_t pf_clock_monotonic(void);
+/* Nanoseconds of processor time that the calling thread has used. */
 int64_t pf_clock_thread_time(void);
 
 #endif

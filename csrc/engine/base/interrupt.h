@@ -1,13 +1,13 @@
-/* A look at another thread, wherever that is: a function runs on it, inside of
- * a signal handler.  For finding out what a thread does that does nothing else
- * any more.
+/* Interrupts another thread, wherever it is, and runs a function there inside
+ * a signal handler.  The watchdog finds out in this way what a thread does
+ * that no longer comes back to the scheduler.
  *
  * The signal is SIGURG, which nobody sends by accident and which is ignored by
- * default (Go's runtime interrupts its threads by it for the same reasons).
- * A program that has a handler for it, or sets one later, keeps that, and
- * nothing is interrupted.
- * System calls are restarted; the few that are not (poll, nanosleep) return
- * EINTR, once, as for every signal.
+ * default (Go's runtime interrupts its threads by SIGURG for the same
+ * reasons).  A program that has a handler for SIGURG, or sets one later, keeps
+ * that handler, and nothing is interrupted.  System calls are restarted; the
+ * few that cannot be (poll, nanosleep) return EINTR, once, as for every
+ * signal.
  */
 #ifndef PF_INTERRUPT_H
 #define PF_INTERRUPT_H
@@ -17,34 +17,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the calling thread. */
+/* Returns the calling thread's identity, for pf_interrupt. */
 uintptr_t pf_interrupt_this_thread(void);
 
-/* No handler of a signal runs on the calling thread from now on. */
+/* Blocks all signals on the calling thread, so that no handler runs there. */
 void pf_interrupt_refuse_signals(void);
 
-/* 0; -EBUSY: the program has a handler of its own; -ENOSYS: not on this
- * system. */
+/* Installs the signal handler.  0; -EBUSY: the program already has a handler
+ * for the signal; -ENOSYS: this system has no signals. */
 int pf_interrupt_install(void);
-/* Later calls of pf_interrupt return false. */
+/* Removes the handler; later calls of pf_interrupt return false. */
 void pf_interrupt_uninstall(void);
 
-/* `look(data)` runs on `thread`, which must live until this returns, and may
- * only do what a signal handler may.  Returns when it is done; false: the
- * thread has not come to it within `patience` nanoseconds, and never will.
- * One call at a time. */
+/* Runs look(data) on `thread`, which must live until this call returns.
+ * `look` may only do what a signal handler may.  Returns true after `look` has
+ * returned, or false if the thread has not begun it within `patience`
+ * nanoseconds; then `look` will not run.  At most one call at a time, from all
+ * threads. */
 bool pf_interrupt(uintptr_t thread, void (*look)(void *data), void *data,
                   int64_t patience);
 
-/* For `look`: where the interrupted thread is, innermost call first; how many
- * addresses it has stored, at most `most`.  0: cannot be found out here. */
+/* For `look`: stores the code addresses of the interrupted thread's calls,
+ * innermost first, at most `most`.  Returns their number; 0: the stack cannot
+ * be unwound here. */
 size_t pf_interrupt_native_stack(void **places, size_t most);
 
-/* "function (library)", or "library+0x12ab" for one without a public name.
- * Not for signal handlers.  Bytes written, without the NUL. */
+/* Writes "function (library)" for a code address, or "library+0x12ab" if the
+ * function has no public name.  Must not be called in a signal handler.
+ * Returns the bytes written, without the NUL. */
 size_t pf_interrupt_native_name(void *place, char *text, size_t size);
 
-/* Windows has no signals. */
+/* Windows has no signals: every call fails. */
 #if defined(_WIN32)
 #define pf_interrupt_this_thread() ((uintptr_t)0)
 #define pf_interrupt_refuse_signals() ((void)0)

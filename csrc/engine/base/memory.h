@@ -1,9 +1,9 @@
-/* Where the engine gets memory, where a test makes that fail, and how memory
- * is zeroed.
+/* Allocation of the engine's memory, which a test can make fail, and a fast
+ * memset to zero.
  *
- * A PYFIBER_HARDTEST build counts down at every request and refuses the one
- * that reaches zero; a test that repeats its scenario with 1, 2, 3, ... takes
- * every path that a lack of memory can cause.
+ * A PYFIBER_HARDTEST build counts pf_memory_fail down at every request and
+ * refuses the request that reaches zero.  A test that repeats its scenario
+ * with 1, 2, 3, ... takes every path that a lack of memory can cause.
  */
 #ifndef PF_MEMORY_H
 #define PF_MEMORY_H
@@ -14,7 +14,8 @@
 
 #if defined(PYFIBER_HARDTEST)
 
-/* Which request fails, counted from now; 1: the next one, 0: none. */
+/* Number of the request that fails, counted from now; 1: the next one, 0:
+ * none. */
 extern long pf_memory_fail;
 
 static inline bool
@@ -51,14 +52,14 @@ pf_memory_realloc(void *memory, size_t size)
     return pf_memory_refused() ? NULL : realloc(memory, size);
 }
 
-/* memset(place, 0, size) by the C library even if the size is a constant: gcc
- * 12 compiles 100 or 200 bytes to `rep stos`, which takes 40 cycles more (Zen
- * 5). */
+/* memset(place, 0, size), done by the C library even if the size is a
+ * constant: gcc 12 compiles a constant of 100 or 200 bytes to `rep stos`,
+ * which takes 40 cycles more (Zen 5). */
 static inline void
 pf_memory_zero(void *place, size_t size)
 {
 #if defined(__GNUC__)
-    __asm__("" : "+r"(size)); /* no longer a constant */
+    __asm__("" : "+r"(size)); /* hides the constant from the compiler */
 #endif
     memset(place, 0, size);
 }

@@ -1,5 +1,5 @@
-/* A lock that is held for a few instructions: nobody waits, and no code of the
- * host's runs, between the two calls. */
+/* A lock for a few instructions: code that holds it must not wait and must not
+ * call the host. */
 #ifndef PF_MUTEX_H
 #define PF_MUTEX_H
 

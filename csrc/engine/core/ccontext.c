@@ -14,22 +14,23 @@
 #define THREAD_LOCAL _Thread_local
 #endif
 
-/* Invariants:
+/* A context.  Invariants:
  * - `fiber` is &own, or the engine thread's root for the main context.
- * - `resumer` is set while the context runs: the context that switched to it
- *   last, which is suspended; NULL if that was destroyed: then main counts.
+ * - `resumer` is set while the context runs: the context that switched to this
+ *   one last, which is suspended; NULL if that was destroyed.  Then the main
+ *   context takes its place.
  */
 struct pf_ccontext {
     pf_fiber *fiber;
     pf_ccontext *resumer;
     pf_ccontext_body body;
     void *arg;
-    size_t serial; /* that of its thread */
+    size_t serial; /* record.serial of the context's thread */
     pf_fiber own;
 };
 
 /* The record of a thread.  `serial` distinguishes threads whose records had
- * the same address, one after the other; 0: none given yet. */
+ * the same address, one after the other; 0: not assigned yet. */
 typedef struct record {
     pf_thread engine;
     pf_ccontext main;
@@ -40,9 +41,9 @@ typedef struct record {
     size_t count; /* contexts besides main */
 } record;
 
-/* The pool of the last thread that destroyed its last context, for the next
- * one that makes its first: code that makes contexts one at a time would
- * otherwise map and unmap a slab for each. */
+/* The stack pool of the thread that most recently destroyed its last context,
+ * for the next thread that makes its first one: code that makes contexts one
+ * at a time would otherwise map and unmap a slab for each. */
 static PF_ATOMIC(pf_stack_pool *) spare_pool;
 
 static THREAD_LOCAL record this_thread;
@@ -76,7 +77,7 @@ context_of(pf_fiber *fiber)
     return (pf_ccontext *)(void *)((char *)fiber - offsetof(pf_ccontext, own));
 }
 
-/* The body, and where to go after it. */
+/* The `run` operation: runs the body, and returns the fiber to go to. */
 static pf_fiber *
 run(pf_thread *thread, pf_fiber *self)
 {
@@ -89,7 +90,8 @@ run(pf_thread *thread, pf_fiber *self)
     return r->current->fiber;
 }
 
-/* A context's reserve is never opened: it is part of the guard. */
+/* The area that is passed to the host excludes the reserve, which is never
+ * opened for a context. */
 static void
 on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
@@ -123,7 +125,7 @@ keep_spare(pf_stack_pool *pool)
     }
 }
 
-/* With the first context. */
+/* Initializes the thread before its first context.  0 or -errno. */
 static int
 open_record(record *r)
 {
@@ -134,12 +136,13 @@ open_record(record *r)
     pf_stack_pool *pool =
         error != 0 ? NULL : pf_exchange(&spare_pool, (pf_stack_pool *)NULL);
     if (pool != NULL && pf_thread_add_pool(&r->engine, pool) != 0) {
-        pf_stack_pool_free(pool); /* the first stack will report this again */
+        pf_stack_pool_free(pool); /* the first stack will fail and report it */
     }
     return error;
 }
 
-/* With the last context: leave nothing behind for the thread's end. */
+/* Finishes the thread after its last context, so that nothing is left to do at
+ * the thread's end. */
 static void
 close_record(record *r)
 {
@@ -153,7 +156,8 @@ close_record(record *r)
     }
 }
 
-/* The pool takes up to an eighth for the reserve: ask for that much more. */
+/* Asks for a slot with an eighth more, because the pool uses up to an eighth
+ * of the slot for the reserve. */
 static int
 prepare(record *r, pf_ccontext *context, size_t stack_size)
 {
@@ -238,8 +242,8 @@ pf_ccontext_destroy(pf_ccontext *context)
 
 /* ---------------------------------------------------------- switching --- */
 
-/* The thread leaves the main context from its present stack, which need not be
- * the one where that was adopted: on Windows, and for ThreadSanitizer, a
+/* Adopts the thread's present stack as the main context, which may have been
+ * adopted on another stack before.  On Windows, and for ThreadSanitizer, a
  * context records its stack. */
 static int
 adopt_anew(pf_context *main)
@@ -253,7 +257,8 @@ adopt_anew(pf_context *main)
     return error;
 }
 
-/* 0, or an error if the running context must not be left. */
+/* Prepares to leave the running context.  0; -EBUSY: it must not be left; or
+ * another error. */
 static int
 may_leave(record *r)
 {

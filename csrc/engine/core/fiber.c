@@ -40,8 +40,8 @@ pf_thread_finish(pf_thread *thread)
     pf_context_forget(&thread->root.context);
 }
 
-/* There are few sizes, and one is used most: each hit moves one place forward.
- */
+/* Finds the pool with slots of this size.  There are few sizes, and one is
+ * used most, so each pool that is found moves one place forward. */
 static pf_stack_pool *
 find_pool(pf_thread *thread, size_t slot_size)
 {
@@ -120,7 +120,7 @@ new_pool(pf_thread *thread, size_t slot_size)
 pf_stack_pool *
 pf_thread_pool(pf_thread *thread, size_t stack_size)
 {
-    /* Nearly always the default size, which needs no rounding. */
+    /* Nearly always the first pool fits, and the size needs no rounding. */
     if (thread->pool_count > 0 &&
         pf_stack_pool_slot_size(thread->pools[0]) == stack_size) {
         return thread->pools[0];
@@ -140,9 +140,10 @@ reap_zombie(pf_thread *thread)
     }
 }
 
-/* The first and the last code of a fiber on its own stack.  It does for the
- * first landing what pf_fiber_switch does after landing; the last switch is like any
- * other except for the zombie it leaves behind. */
+/* The first and the last code of a fiber on its own stack.  At the beginning
+ * it does what pf_fiber_switch does after a switch.  At the end the fiber
+ * makes itself the thread's zombie; otherwise the last switch is like any
+ * other. */
 static pf_context *
 fiber_main(void *arg)
 {
@@ -189,7 +190,7 @@ pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
     return 0;
 }
 
-/* Another fiber is in its home. */
+/* Releases the home of a fiber that is not the occupant. */
 static PF_NEVER_INLINE void
 release_home(pf_thread *thread, pf_fiber *fiber)
 {
@@ -231,8 +232,9 @@ pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
     fiber->task.has_stack = false;
 }
 
-/* A host may make a zombie of a fiber that is merely left, to learn when the
- * thread is off its stack: only one that is over loses its stack. */
+/* A host may make a zombie of a fiber that has merely been left, to learn when
+ * the thread is off its stack.  So only a fiber that is over loses its stack.
+ */
 void
 pf_fiber_reap(pf_thread *thread, pf_fiber *zombie)
 {

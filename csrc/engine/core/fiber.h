@@ -1,7 +1,7 @@
-/* Fibers: tasks with a stack; and the thread that they run on.
+/* Fibers, which are tasks with a stack, and the thread that runs them.
  *
- * One function for each hard thing:
- *   pf_fiber_prepare  gives a fiber its stack
+ * The main functions:
+ *   pf_fiber_prepare        gives a fiber its stack
  *   pf_fiber_switch         leaves one fiber for another
  *   pf_fiber_reap           takes the stack back
  *
@@ -16,24 +16,24 @@
 #include "engine/core/task.h"
 #include "engine/stack/stack.h"
 
-/* Invariants beside those of its task:
+/* A fiber.  Invariants beside those of a task:
  * - `stack` is non-NULL from pf_fiber_prepare until the fiber is reaped; NULL
  *   for a thread's own fiber.
- * - `before` is the task before it in the queue, while it is fresh
- *   (pf_task_is_fresh) and not the first.
+ * - `before` is the task in front of this one in the ready queue, while this
+ *   fiber is fresh (pf_task_is_fresh) and not the first in the queue.
  */
 struct pf_fiber {
     pf_task task; /* first */
-    /* Every switch reads these two and what the host puts right after them.
-     */
+    /* Every switch reads the next two fields and what the host puts right
+     * after them. */
     union {
         pf_context context;
-        pf_task *before; /* while it has no context yet */
+        pf_task *before; /* while the fiber has no context yet */
     };
     pf_stack *stack;
 };
 
-/* A task that is known to be a fiber: it has a stack, or is fresh. */
+/* Converts a task that is known to be a fiber: it has a stack, or is fresh. */
 static inline pf_fiber *
 pf_fiber_of(pf_task *task)
 {
@@ -43,14 +43,15 @@ pf_fiber_of(pf_task *task)
 /* The number of room lines that a host may name for pf_queue_prefetch. */
 #define PF_HOT_LINES 3
 
-/* The host's hooks for a thread.  Those for a kind of task are in its
- * operations. */
+/* The host's hooks for a thread.  Hooks for a kind of task are in pf_task_ops.
+ */
 typedef struct pf_host {
-    /* Just before every switch, on the stack of `from`; thread->current is
-     * already `to`.  Saves and loads what belongs to a fiber.  May be NULL. */
+    /* Runs just before every switch, on the stack of `from`; thread->current
+     * is already `to`.  Saves and loads what belongs to a fiber.  May be NULL.
+     */
     void (*on_switch)(pf_thread *thread, pf_fiber *from, pf_fiber *to);
-    /* Around a blocking wait (the binding releases the GIL); between them only
-     * the poller's wait() runs here. */
+    /* Run before and after a blocking wait (the binding releases the GIL);
+     * between them only the poller's wait() runs on this thread. */
     void (*wait_begin)(pf_scheduler *s);
     void (*wait_end)(pf_scheduler *s);
     /* Offsets into a stack's room of the cache lines that every switch and
@@ -58,54 +59,57 @@ typedef struct pf_host {
     uint16_t hot_lines[PF_HOT_LINES];
 } pf_host;
 
-/* A thread: the running fiber, its own fiber, its stacks. */
+/* A thread: the running fiber, the thread's own fiber, and its stacks. */
 struct pf_thread {
     pf_fiber *current;
-    pf_fiber *zombie; /* it was left; the next to land reaps it */
+    pf_fiber *zombie; /* the fiber that was left; reaped after the switch */
     const pf_host *host;
     pf_fiber root;         /* the thread's own stack */
     pf_stack_pool **pools; /* one per stack size, most used first */
     unsigned pool_count;
     size_t room_size;         /* of every stack of this thread */
-    struct pf_packer *packer; /* see pack.h; NULL: it has never been used */
+    struct pf_packer *packer; /* see pack.h; NULL: never needed so far */
 };
 
-/* `root` becomes current.  It has no operations: a host that lets it wait must
- * provide some. 0 or -errno. */
+/* Make `root` the current fiber.  `root` has no operations: a host that lets
+ * it wait must provide some.  0 or -errno. */
 int pf_thread_init(pf_thread *thread, const pf_host *host, size_t room_size);
 void pf_thread_finish(pf_thread *thread);
 /* Use a pool without live stacks on this thread: 0 or -ENOMEM. */
 int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
-/* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
+/* Remove the pool used last and return it, to be freed or added elsewhere by
+ * the caller; NULL: the thread has no pool. */
 pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
+/* Return the pool for stacks of this size, in bytes; NULL: no memory. */
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
-void
-pf_thread_load_over(pf_thread *thread); /* pf_stack_pool_load_over for all */
-/* Return the stacks of an earlier load, when the scheduler has counted so
- * many turns; nanoseconds until the next call, or PF_NEVER. */
+/* Call pf_stack_pool_load_over for all pools. */
+void pf_thread_load_over(pf_thread *thread);
+/* Return the memory of stacks that an earlier load needed.  `turns` is the
+ * scheduler's count of turns.  Returns the nanoseconds until the next call, or
+ * PF_NEVER. */
 int64_t pf_thread_let_stacks_decay(pf_thread *thread, uint64_t turns);
 
-/* Give a PF_NEW fiber a stack, which it shares with no other if it is to be its
- * own; then it can be switched to. 0, or -errno with *limit saying which limit
+/* Give a PF_NEW fiber a stack, so that it can be switched to.  `own`: no other
+ * fiber ever shares the stack.  0, or -errno; then *limit is the limit that
  * was hit. */
 int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
                      bool own, pf_limit *limit);
-/* Release the stack of a fiber that does not and will not run.  `thread` is NULL
- * if it has ended. */
+/* Release the stack of a fiber that does not run and never will.  `thread` is
+ * NULL if the fiber's thread has ended. */
 void pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber);
-/* The memory of a fiber goes, and what is on its stack, if it has one, stays as
- * it is for good: nobody must look for the fiber there any more.  `thread` is
- * NULL if it has ended. */
+/* Detach a fiber whose memory is about to be freed from its stack, if it has
+ * one.  The stack stays as it is for good, and nothing finds the fiber there.
+ * `thread` is NULL if the fiber's thread has ended. */
 void pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber);
 
-/* The fiber is done, and nothing more runs on its stack.  (A host may call a
- * fiber done before that, while the fiber still runs code of its end.) */
+/* Mark a fiber as done, with nothing more to run on its stack.  (A host may
+ * count a fiber as done earlier, while it still runs the code of its end.) */
 static inline void
 pf_fiber_over(pf_fiber *fiber)
 {
     fiber->task.wake = PF_WAKE_OVER;
     pf_publish_byte(&fiber->task.state,
-                    PF_DONE); /* what it has written, too */
+                    PF_DONE); /* and everything the fiber has written */
 }
 static inline bool
 pf_fiber_is_over(const pf_fiber *fiber)
@@ -113,12 +117,13 @@ pf_fiber_is_over(const pf_fiber *fiber)
     return fiber->task.wake == PF_WAKE_OVER;
 }
 
-/* Release the stack of the fiber that is over, and tell its kind. */
+/* Release the stack of the zombie if it is over, and call its `reap`
+ * operation. */
 void pf_fiber_reap(pf_thread *thread, pf_fiber *zombie);
 
 /* Leave the current fiber for `to`, which must be prepared and not done.  The
- * caller sets the states.  `on_switch` is a parameter, which lets a hot caller
- * inline it. */
+ * caller sets the states.  `on_switch` is a parameter so that a hot caller can
+ * inline the hook. */
 static inline void
 pf_fiber_switch_with(pf_thread *thread, pf_fiber *to,
                      void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))

@@ -1,5 +1,5 @@
-/* Which slot is whose home, and how many there are: see pack.h.  What moves the
- * bytes is pack.c. */
+/* Decides which slot is a fiber's home, and how many slots are in use before
+ * fibers share them (a store's limit): see pack.h.  pack.c moves the bytes. */
 #include "engine/core/packer.h"
 
 #include <errno.h>
@@ -7,28 +7,31 @@
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* Few slots are a test's: it wants to see every fiber move. */
+/* A limit below this is fixed.  Tests ask for so few slots, to see every fiber
+ * move. */
 #define FIXED_BELOW 16
-/* As long as there are no more fibers than so many for each slot that is asked
- * for, none is shared: a fiber that shares its slot moves when it has a turn
- * after another one of those, which takes as long as several turns. */
+/* No slot is shared while there are at most this many fibers for each slot
+ * that is asked for.  Sharing costs time: a fiber must be moved if another
+ * fiber of its slot has had a turn since, which takes as long as several
+ * turns. */
 #define ROOMY 4
-/* Occupants looked at for one that is asleep, and slots until the next of them:
- * most of a slab may be vacant. */
+/* The search for a slot whose occupant is asleep checks TRIES occupants, and
+ * passes at most STEPS slots to find each: most of a slab may be vacant. */
 #define TRIES 8
 #define STEPS 4096
-/* Fibers that are all ready at once get up to so many slots for each one asked
- * for: 6 KB of memory each, and half of the time of a turn with a move. */
+/* Fibers that are all ready at once get up to this many slots for each one
+ * that is asked for.  A slot takes 6 KB of memory, and a turn without a move
+ * takes half of the time of one with a move. */
 #define MOST_GROWTH 512
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
-/* A thread whose fibers had fewer turns than this since the last step is quiet:
- * who has a stack then is not about to use it. */
+/* A thread whose fibers had fewer turns than this since the last step is
+ * quiet: a fiber that has a stack then is not about to use it. */
 #define QUIET 64
-/* An idle thread looks at so many slots at once, some 100 microseconds' work,
- * and goes on after a pause. */
+/* An idle thread checks this many slots at once, some 100 microseconds' work,
+ * and continues after PAUSE. */
 #define LOOKS 256
 #define PAUSE INT64_C(10000000) /* nanoseconds */
-/* After rounds in vain so many steps are left out at most. */
+/* The most steps to skip after rounds that freed nothing. */
 #define LONGEST_REST 63
 
 static pf_pack_store *
@@ -42,8 +45,7 @@ store_of(pf_packer *packer, const pf_stack_pool *pool)
     return NULL;
 }
 
-/* A fiber that waits for something may be packed only to save memory, unless
- * code that is not ours has called back on its stack: it could mind. */
+/* Does the fiber wait for something?  Then it may be packed to save memory. */
 static bool
 is_asleep(const pf_thread *thread, const pf_fiber *fiber)
 {
@@ -53,6 +55,9 @@ is_asleep(const pf_thread *thread, const pf_fiber *fiber)
            (state == PF_PARKED || state == PF_SUSPENDED);
 }
 
+/* Packs the slot's occupant if that is asleep.  Leaves out fibers with foreign
+ * code on their stacks (`lends`), which might not expect the move.  True: the
+ * slot is vacant now. */
 static bool
 clear_if_asleep(pf_thread *thread, pf_pack_store *store, const pf_stack *stack)
 {
@@ -69,9 +74,11 @@ clear_if_asleep(pf_thread *thread, pf_pack_store *store, const pf_stack *stack)
            pf_packer_pack(thread->packer, store, fiber, &packing);
 }
 
-/* --------------------------------------------------------------------- homes */
+/* --------------------------------------------------------------------- homes
+ */
 
-/* Whoever is in it, if that can be packed at all. */
+/* Returns the next slot whose occupant can be packed at all, asleep or not;
+ * the slot is vacant then.  NULL: none. */
 static pf_stack *
 any_home(pf_thread *thread, pf_pack_store *store)
 {
@@ -87,8 +94,9 @@ any_home(pf_thread *thread, pf_pack_store *store)
     return NULL;
 }
 
-/* The next one whose occupant is asleep, if it is among the next few.  A vacant
- * one would have its memory back, so only while there shall be more. */
+/* Returns the next slot whose occupant is asleep, now vacant; NULL: none of
+ * the next few.  A slot that is vacant already needs memory when it is used,
+ * so it counts only while fewer slots are occupied than the limit. */
 static pf_stack *
 quiet_home(pf_thread *thread, pf_pack_store *store)
 {
@@ -108,8 +116,10 @@ is_fixed(const pf_packer *packer)
     return packer->slots < FIXED_BELOW;
 }
 
-/* So many there are in any case.  Where fibers are packed, one half of them have
- * to go before all others are given room, so that it is not taken back soon. */
+/* Returns the least limit for a store that `coming` more fibers will use: the
+ * number of slots asked for, or ROOMY times that if it is enough for all
+ * fibers.  Once fibers are packed, it is enough only if they would use no more
+ * than half of the slots, so that the limit is not lowered again soon. */
 static size_t
 least_slots(const pf_packer *packer, const pf_pack_store *store, size_t coming)
 {
@@ -120,10 +130,12 @@ least_slots(const pf_packer *packer, const pf_pack_store *store, size_t coming)
     return enough && !is_fixed(packer) ? roomy : packer->slots;
 }
 
-static void lend(pf_pack_store *store);
+static void apply_limit(pf_pack_store *store);
 
-/* There are more fibers than may have a stack each.  Whole slabs are emptied, as
- * only those give back their page tables, too. */
+/* Packs sleeping fibers until no more slots are occupied than asked for: there
+ * are more fibers now than may have a stack each.  The slots are taken in
+ * order, to empty whole slabs, as only those give back their page tables, too.
+ */
 static void
 save_stacks(pf_thread *thread, pf_pack_store *store)
 {
@@ -141,12 +153,13 @@ save_stacks(pf_thread *thread, pf_pack_store *store)
     }
     size_t rest = pf_stack_pool_occupied(store->pool);
     store->slots = rest > slots ? rest : slots;
-    lend(store);
+    apply_limit(store);
 }
 
-/* Somebody needs a stack, and as many are in use as should be.  A slot whose
- * occupant is asleep becomes one more fiber's home.  Where none is found, there
- * will be more slots, up to a limit; then any slot will do. */
+/* Finds a slot for one more fiber when as many are in use as the limit allows:
+ * one whose occupant is asleep.  If there is none, raises the limit and
+ * returns NULL, so that the pool takes a free slot.  If the limit cannot be
+ * raised, or `must` is true, any slot will do. */
 static pf_stack *
 find_home(pf_thread *thread, pf_pack_store *store, bool must)
 {
@@ -154,7 +167,7 @@ find_home(pf_thread *thread, pf_pack_store *store, bool must)
     size_t least = least_slots(packer, store, 1);
     if (store->slots < least && !must) {
         store->slots = least;
-        lend(store);
+        apply_limit(store);
         return NULL;
     }
     if (store->slots == ROOMY * packer->slots && store->slots > least) {
@@ -168,10 +181,11 @@ find_home(pf_thread *thread, pf_pack_store *store, bool must)
     size_t more = 1 + store->slots / 8;
     store->slots += more;
     packer->grown += more;
-    lend(store);
+    apply_limit(store);
     return NULL;
 }
 
+/* The pool's pf_stack_share_fn. */
 static pf_stack *
 share(pf_stack_pool *pool, void *owner, bool must)
 {
@@ -185,21 +199,22 @@ share(pf_stack_pool *pool, void *owner, bool must)
 }
 
 static void
-lend(pf_pack_store *store)
+apply_limit(pf_pack_store *store)
 {
     pf_stack_pool_lend(store->pool, store->slots, share);
 }
 
 /* ------------------------------------------------------------ an idle thread
  *
- * Each second of which some is idle there is a step: fewer stacks are lent,
- * unless many fibers needed one since the last.  If more have an occupant than
- * are lent, a round begins, which looks at each slot about once and a few at a
- * time, and packs who is asleep there.  Who is not then keeps its stack until a
- * later round; and without any turns in between there is none. */
+ * In each second in which the thread is idle for a while there is a step,
+ * which lowers the limits, unless many fibers needed a new slot since the last
+ * step.  If more slots are occupied than the limit allows, a round begins.  A
+ * round checks each slot about once, a few at a time, and packs the occupants
+ * that are asleep.  The others keep their stacks until a later round, which
+ * does not begin before fibers have had turns. */
 
 static void
-lend_fewer(pf_packer *packer, pf_pack_store *store)
+lower_limit(pf_packer *packer, pf_pack_store *store)
 {
     size_t least = least_slots(packer, store, 0);
     size_t more = store->slots > least ? store->slots - least : 0;
@@ -208,7 +223,7 @@ lend_fewer(pf_packer *packer, pf_pack_store *store)
     } else if (packer->grown <= more / 4) {
         store->slots -= (more + 3) / 4;
     }
-    lend(store);
+    apply_limit(store);
 }
 
 static void
@@ -240,7 +255,7 @@ end_round(pf_pack_store *store)
 }
 
 static void
-go_on(pf_thread *thread, pf_pack_store *store)
+continue_round(pf_thread *thread, pf_pack_store *store)
 {
     for (int i = 0; i < LOOKS && store->looks > 0; i++) {
         if (pf_stack_pool_occupied(store->pool) <= store->slots) {
@@ -274,7 +289,7 @@ step(pf_packer *packer, int64_t now, uint64_t turns)
     for (unsigned i = 0; i < PF_MOST_STORES; i++) {
         pf_pack_store *store = &packer->stores[i];
         if (store->pool != NULL) {
-            lend_fewer(packer, store);
+            lower_limit(packer, store);
             begin_round(packer, store);
         }
     }
@@ -312,7 +327,7 @@ pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
         pf_pack_store *store = &packer->stores[i];
         if (store->pool != NULL) {
             if (store->looks > 0 && !paused) {
-                go_on(thread, store);
+                continue_round(thread, store);
             }
             int64_t next = next_step(packer, store, turns);
             again = next < again ? next : again;
@@ -350,7 +365,7 @@ pf_pack_add_pool(pf_thread *thread, pf_stack_pool *pool)
         store->slots = least_slots(packer, store, 0);
         store->looks = store->freed = 0;
         store->rest = store->again = 0;
-        lend(store);
+        apply_limit(store);
     }
 }
 
@@ -379,7 +394,8 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
         thread->packer->host = host;
     }
     if (thread->packer == NULL || thread->packer->slots == slots) {
-        return 0; /* a turn of a hosted run, say: those that were added stay */
+        return 0; /* nothing new, as at each turn of a hosted run: the limits
+                     that have been raised stay */
     }
     thread->packer->slots = slots;
     for (unsigned i = 0; i < thread->pool_count; i++) {

@@ -1,4 +1,6 @@
-/* See images.h. */
+/* Makes images of stacks and restores them; see images.h.  pack.c decides
+ * when.
+ */
 #include "engine/core/images.h"
 
 #include <assert.h>
@@ -8,23 +10,24 @@
 #include "context/context.h"
 #include "engine/base/memory.h"
 
-/* How far an address may lie from a fiber to count as one in its object. */
+/* An address at most this many bytes from a fiber is OF_FIBER. */
 #define FIBER_NEAR 512
-/* A stack that differs in more words than this from a form gets another one,
- * up to MOST_ALIKE forms of the same size; then the best of them must do. */
+/* A stack that differs from every form of its size in more words than this
+ * becomes a new form, up to MOST_ALIKE forms of the same size; after that the
+ * best of them is used. */
 #define FEW_DIFFERENCES(words) (12 + (words) / 32)
 #define MOST_ALIKE 8
 #define MOST_UNUSED_FORMS 64 /* about */
-#define MOST_PATTERNS 8      /* of a form, to choose from */
+#define MOST_PATTERNS 8      /* in the list of a form */
 
 typedef enum Kind { PLAIN, OF_STACK, OF_FIBER, KINDS } Kind;
 
-/* The words of one fiber, by which those of others are told.  It goes when it
- * is in no list and no image needs it. */
+/* A form: the words of one fiber's stack, with which those of other fibers are
+ * compared.  Freed when it is in no bucket and no image uses it. */
 struct pf_form {
-    pf_form *next;        /* in its bucket, the one used last first */
-    pf_pattern *patterns; /* the ones used last, the last one first */
-    uint32_t users;
+    pf_form *next;        /* in its bucket, the most recently used first */
+    pf_pattern *patterns; /* the most recently used first */
+    uint32_t users;       /* images */
     uint16_t stack_words;
     uint16_t room_words;
     bool listed;
@@ -34,12 +37,12 @@ struct pf_form {
     uint8_t kinds[];
 };
 
-/* Of those that are no longer in their form's list each goes with its last
- * image, all others go with the form. */
+/* A pattern.  One that is in its form's list is freed with the form; one that
+ * has been removed from the list is freed with its last image. */
 struct pf_pattern {
     pf_form *form;
     pf_pattern *next;
-    uint32_t users;
+    uint32_t users; /* images */
     uint16_t count;
     bool listed;
     pf_difference differences[];
@@ -47,7 +50,7 @@ struct pf_pattern {
 
 /* --------------------------------------------------------------- the words */
 
-/* What is added to a value of each kind. */
+/* The address to add to a value of each kind. */
 typedef struct Bases {
     uint64_t of[KINDS];
 } Bases;
@@ -181,8 +184,9 @@ unuse_form(pf_form *form)
     }
 }
 
-/* A program may wait in any number of ways, in a recursion, say: then there
- * are not many more forms than images. */
+/* Frees the forms that no image uses.  A program may wait in any number of
+ * ways, in a recursion, say; so there are never many more forms than images.
+ */
 static void
 drop_unused_forms(pf_forms *forms)
 {
@@ -222,7 +226,8 @@ add_entry(pf_draft *draft, const Words *words, uint32_t place, uint64_t word)
     };
 }
 
-/* False: there are more than `most` differences. */
+/* Adds the differences between `count` words and the form's words from `at` on
+ * to the draft.  False: there are more than `most` differences. */
 static bool
 compare_part(pf_draft *draft, const Words *words, const pf_form *form,
              const uint64_t *from, uint32_t count, uint32_t at, uint32_t most)
@@ -258,7 +263,8 @@ has_size(const pf_form *form, const Words *words)
            form->room_words == words->room_count;
 }
 
-/* The best of those that there are: which has the fewest differences? */
+/* Returns the form of this size with the fewest differences, which are in the
+ * draft then. */
 static pf_form *
 best_form(pf_forms *forms, const Words *words)
 {
@@ -276,7 +282,8 @@ best_form(pf_forms *forms, const Words *words)
     return best;
 }
 
-/* The form for such a stack, and the draft of what differs; NULL: no memory. */
+/* Returns a form for this stack, and sets the draft to the differences.  NULL:
+ * no memory. */
 static pf_form *
 choose_form(pf_forms *forms, const Words *words)
 {
@@ -323,7 +330,7 @@ list_pattern(pf_form *form, pf_pattern *pattern)
     form->patterns = pattern;
 }
 
-/* Out of the list, of which it is the last; images may still need it. */
+/* Removes the last pattern of a list; images may still use it. */
 static void
 unlist_pattern(pf_pattern **link)
 {
@@ -349,7 +356,8 @@ new_pattern(pf_form *form, const pf_draft *draft)
     return pattern;
 }
 
-/* The draft's, which comes to the front. */
+/* Returns the pattern for the draft, which moves to the front of the form's
+ * list.  NULL: no memory. */
 static pf_pattern *
 pattern_for(pf_form *form, const pf_draft *draft)
 {
@@ -378,7 +386,8 @@ unuse_pattern(pf_pattern *pattern)
     }
 }
 
-/* -------------------------------------------------------------- small images */
+/* -------------------------------------------------------------- small images
+ */
 
 static inline uint64_t *
 values_of(const pf_image *image)
@@ -422,7 +431,8 @@ pf_image_small(pf_forms *forms, const pf_fiber *fiber, const pf_span *span)
     return form == NULL ? NULL : make_small(forms->draft, form);
 }
 
-/* The header, if it were at `to`, has these words below it and after it. */
+/* Writes the words of a small image as if the stack's header were at `to`: the
+ * words of the stack below the header, those of the room after it. */
 static void
 expand(const pf_image *image, const pf_fiber *fiber, char *to)
 {
@@ -447,7 +457,8 @@ expand(const pf_image *image, const pf_fiber *fiber, char *to)
     }
 }
 
-/* -------------------------------------------------------------- whole images */
+/* -------------------------------------------------------------- whole images
+ */
 
 pf_whole *
 pf_whole_new(size_t bytes)
@@ -459,7 +470,8 @@ pf_whole_new(size_t bytes)
     return whole;
 }
 
-/* The bytes lie as far from a multiple of 16 as they do in the slot. */
+/* Sets where the bytes of a whole image lie: as far from a multiple of 16 as
+ * they do in the slot. */
 static void
 lay(pf_whole *whole, size_t below, size_t above, const pf_stack *home)
 {

@@ -1,10 +1,10 @@
-/* Messages to a scheduler from any thread, without a lock.
+/* The inbox of a scheduler: messages from any thread, without a lock.
  *
- * A Treiber push and a whole-list take: nothing is ever popped singly, so
- * there is no ABA problem and no half-linked window.  The producer learns
- * whether the list was empty; only then must it wake the consumer.  Taken
- * messages come out oldest first.  A closed inbox accepts no messages, and its
- * producers learn that.
+ * The inbox is a Treiber stack whose consumer takes the whole list: nothing is
+ * ever popped singly, so there is no ABA problem, and no message is ever half
+ * linked.  The producer learns whether the list was empty; only then must it
+ * wake the consumer.  Taken messages come out oldest first.  A closed inbox
+ * accepts no messages, and its producers learn that.
  */
 #ifndef PF_INBOX_H
 #define PF_INBOX_H
@@ -15,9 +15,9 @@
 struct pf_scheduler;
 
 typedef struct pf_message pf_message;
-/* Runs on the scheduler's thread.  The message may be freed by it. */
+/* Handles a message, on the scheduler's thread.  May free the message. */
 typedef void (*pf_message_fn)(pf_message *message, struct pf_scheduler *s);
-/* What to do with a message: one constant for each kind. */
+/* The operations of a kind of message; one constant for each kind. */
 typedef struct pf_message_ops {
     pf_message_fn run;
 } pf_message_ops;
@@ -34,9 +34,9 @@ typedef struct pf_inbox {
 #define PF_INBOX_CLOSED ((pf_message *)(uintptr_t)1)
 
 typedef enum pf_pushed {
-    PF_PUSHED_FIRST, /* it was empty: this producer wakes the consumer */
+    PF_PUSHED_FIRST, /* the inbox was empty: the producer wakes the consumer */
     PF_PUSHED_MORE,
-    PF_PUSHED_NOT, /* it is closed; the producer keeps the message */
+    PF_PUSHED_NOT, /* the inbox is closed; the producer keeps the message */
 } pf_pushed;
 
 static inline pf_pushed
@@ -60,8 +60,8 @@ pf_inbox_pending(pf_inbox *inbox)
            (uintptr_t)PF_INBOX_CLOSED;
 }
 
-/* Put `head` in its place; returns all messages, oldest first, linked by next.
- */
+/* Replaces the list by `head`.  Returns all messages, oldest first, linked by
+ * `next`. */
 static inline pf_message *
 pf_inbox_exchange(pf_inbox *inbox, pf_message *head)
 {
@@ -79,14 +79,14 @@ pf_inbox_exchange(pf_inbox *inbox, pf_message *head)
     return oldest;
 }
 
-/* Not of a closed one. */
+/* Takes all messages.  The inbox must not be closed: this would open it. */
 static inline pf_message *
 pf_inbox_take(pf_inbox *inbox)
 {
     return pf_inbox_exchange(inbox, NULL);
 }
 
-/* Takes the last messages; closing twice is fine. */
+/* Closes the inbox and takes the last messages.  May be called again. */
 static inline pf_message *
 pf_inbox_close(pf_inbox *inbox)
 {

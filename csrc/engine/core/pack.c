@@ -1,4 +1,5 @@
-/* See pack.h. */
+/* Moves the bytes of stacks into images and back; see pack.h.  homes.c decides
+ * which fibers are packed, images.c makes the images. */
 #include "engine/core/pack.h"
 
 #include <assert.h>
@@ -14,9 +15,10 @@
 #include <valgrind/valgrind.h>
 #endif
 
-/* The stack of the mover: the kernel needs up to 11 KB for a signal. */
+/* Bytes of the mover's stack; a signal alone needs up to 11 KB. */
 #define MOVER_STACK ((size_t)64 << 10)
-/* More than the functions use between pf_pack_bring_home and the switch. */
+/* Bytes: more than the functions between pf_pack_bring_home and the switch use
+ * of the stack. */
 #define UNTIL_SWITCH 4096
 
 const char *
@@ -36,10 +38,12 @@ pf_pack_refused(void)
 #endif
 }
 
-/* ------------------------------------------------------------------- packing */
+/* ------------------------------------------------------------------- packing
+ */
 
-/* The bytes in use.  A fiber that has been left on another stack than its own,
- * in a context of the C API, does not tell how far its own is in use. */
+/* Returns the bytes in use.  If the fiber was left while it ran on another
+ * stack than its own, in a context of the C API, it is unknown how far its own
+ * stack is in use: then all of it counts. */
 static pf_span
 span_of(const pf_fiber *fiber, const pf_packing *packing)
 {
@@ -85,10 +89,11 @@ make_image(pf_packer *packer, pf_fiber *fiber, const pf_packing *packing,
     return image != NULL ? image : make_whole(packer, fiber, span);
 }
 
-/* Whoever looks at the fiber, or at what its frames refer to, must find it in
- * its image from now on. */
+/* Reports to the host where the fiber's bytes are from now on, because code
+ * that looks at the fiber, or at what its frames refer to, must find the
+ * image. */
 static void
-tell_packed(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
+report_packed(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
 {
     pf_whole *whole = pf_image_whole(fiber->context.handle);
     if (whole == NULL) {
@@ -114,7 +119,7 @@ pf_packer_pack(pf_packer *packer, pf_pack_store *store, pf_fiber *fiber,
     image->store = (uint16_t)(store - packer->stores);
     fiber->context.handle = image;
     fiber->task.has_stack = false;
-    tell_packed(packer, fiber, &span);
+    report_packed(packer, fiber, &span);
     store->packed++;
     store->packed_bytes += pf_image_size(image);
     packer->packings++;
@@ -133,7 +138,7 @@ pf_packer_clear(pf_thread *thread, pf_pack_store *store, const pf_stack *stack,
         return 0;
     }
     assert(fiber != thread->current && fiber->stack == stack);
-    if (pf_fiber_is_over(fiber)) { /* and about to be reaped */
+    if (pf_fiber_is_over(fiber)) { /* about to be reaped: needs no image */
         pf_stack_leave(fiber->stack);
         return 0;
     }
@@ -146,10 +151,11 @@ pf_packer_clear(pf_thread *thread, pf_pack_store *store, const pf_stack *stack,
                                                                   : -ENOMEM;
 }
 
-/* ----------------------------------------------------------------- unpacking */
+/* ----------------------------------------------------------------- unpacking
+ */
 
-/* A stack that had run into its reserve needs as much of it open; another one
- * needs it closed.  False, and nothing has changed: the system refuses. */
+/* Opens at least as much of the reserve as was open when the fiber was packed.
+ * False if the system refuses; then nothing has changed. */
 static bool
 open_reserve(pf_stack *stack, const pf_whole *whole)
 {
@@ -159,6 +165,7 @@ open_reserve(pf_stack *stack, const pf_whole *whole)
                                  stack->area.low + stack->reserve - opened);
 }
 
+/* Closes the reserve if it was closed when the fiber was packed. */
 static void
 close_reserve(pf_stack *stack, const pf_whole *whole)
 {
@@ -167,7 +174,8 @@ close_reserve(pf_stack *stack, const pf_whole *whole)
     }
 }
 
-/* This image is about to go; whose it was. */
+/* Subtracts an image that is about to be freed from the counts of its store,
+ * and returns that. */
 static pf_pack_store *
 uncount(pf_packer *packer, pf_image *image)
 {
@@ -177,7 +185,8 @@ uncount(pf_packer *packer, pf_image *image)
     return store;
 }
 
-/* Its home is without an occupant. */
+/* Puts the bytes of a packed fiber back into its home, which must be vacant.
+ * 0 or -ENOMEM. */
 static int
 unpack(pf_packer *packer, pf_fiber *fiber)
 {
@@ -264,9 +273,10 @@ pf_pack_orphan(pf_thread *thread, pf_fiber *fiber)
 
 /* ----------------------------------------------------------------- the mover
  *
- * It runs where the fiber that is left and the one that is entered have the
- * same home: neither stack can be used while the bytes change.  It has no code
- * of the user's, and nothing of it is on its stack between two uses. */
+ * The mover runs where the fiber that is left and the fiber that is entered
+ * have the same home: neither stack can be used while the bytes change.  The
+ * mover never runs the user's code, and between two uses only the frame of
+ * `move` is on its stack. */
 
 static pf_context *
 move(void *arg)
@@ -280,7 +290,7 @@ move(void *arg)
         pf_pack_store *store = &packer->stores[image->store];
         if (pf_packer_clear(thread, store, to->stack, true) != 0 ||
             unpack(packer, to) != 0) {
-            abort(); /* pf_pack_bring_home has seen to it */
+            abort(); /* cannot happen: by_mover has made sure */
         }
         thread->current = to;
         if (packer->host->on_arrival != NULL) {
@@ -313,7 +323,8 @@ prepare_mover(pf_thread *thread)
     return true;
 }
 
-/* A whole image of the running fiber must fit in it when it is left. */
+/* Makes the reserve image, which must have room for the bytes that the running
+ * fiber will have on its stack when it is left. */
 static bool
 prepare_reserve(pf_thread *thread, pf_packing *packing)
 {
@@ -331,8 +342,8 @@ prepare_reserve(pf_thread *thread, pf_packing *packing)
     return packer->reserve != NULL;
 }
 
-/* What could fail is done here.  (An open reserve stays so until the mover has
- * unpacked the one who comes.) */
+/* Does everything that could fail, and returns the mover.  (A reserve that
+ * this opens stays open until the mover has unpacked `to`.) */
 static pf_fiber *
 by_mover(pf_thread *thread, pf_fiber *to, bool anyhow, int *error)
 {
@@ -401,7 +412,7 @@ pf_pack_next(pf_scheduler *s, pf_fiber *fiber)
     }
     pf_queue_push(&s->ready, &fiber->task);
     if (++packer->starved >
-        s->ready.count) { /* none of those that are ready */
+        s->ready.count) { /* each ready task has had its turn in vain */
         packer->starved = 0;
         packer->host->pause();
     }

@@ -39,7 +39,7 @@ pf_queue_remove(pf_queue *queue, pf_task *task)
     return t != NULL;
 }
 
-/* The queue holds at least PF_PREFETCH_FROM tasks. */
+/* Sets the cursors.  The queue must hold at least PF_PREFETCH_FROM tasks. */
 void
 pf_queue_prefetch_begin(pf_queue *queue)
 {

@@ -1,6 +1,7 @@
-/* The ready queue: first in, first out, with two exceptions.  A task may be
- * put in front, and one may be removed from the middle: in constant time if it
- * is fresh, because it knows the task before it.
+/* The ready queue of a scheduler: first in, first out, with two exceptions.  A
+ * task may be put in front, and one may be removed from the middle; that takes
+ * constant time for a fresh task, which has a pointer to the task before it.
+ * This header also prefetches what the next tasks will need.
  */
 #ifndef PF_ENGINE_QUEUE_H
 #define PF_ENGINE_QUEUE_H
@@ -12,8 +13,8 @@ typedef struct pf_queue {
     pf_task *head;
     pf_task *tail;
     size_t count;
-    /* Cursors of pf_queue_prefetch: the next tasks whose lines, pages and
-     * fields it will ask for.  They are invalid while `fields` is NULL. */
+    /* Cursors of pf_queue_prefetch: the next tasks to prefetch lines, pages
+     * and fields of.  All three are invalid while `fields` is NULL. */
     pf_task *lines;
     pf_task *pages;
     pf_task *fields;
@@ -53,7 +54,7 @@ pf_queue_pop(pf_queue *queue)
         queue->head = task->next;
         if (queue->head == NULL) {
             queue->tail = NULL;
-            queue->fields = NULL; /* drained: the cursors are invalid */
+            queue->fields = NULL; /* the cursors are invalid */
         }
         task->next = NULL;
         queue->count--;
@@ -61,15 +62,16 @@ pf_queue_pop(pf_queue *queue)
     return task;
 }
 
-/* Remove a task from the middle; a fresh one in constant time, others by a
- * search from the front.  False: it is not there. */
+/* Removes a task from the middle; a fresh one in constant time, others by a
+ * search from the front.  False: the task is not in the queue. */
 bool pf_queue_remove(pf_queue *queue, pf_task *task);
-/* The same if the task before it is known (NULL: it is the first). */
+/* Removes a task if the one before it is known (NULL: `task` is the first). */
 void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
 
-/* With thousands of ready fibers every switch lands on a cold stack: a page
- * that is not in the TLB and some ten cache lines, one after the other.  The
- * queue shows which fibers come next, so three cursors run ahead of its head:
+/* Prefetching.  With thousands of ready fibers every switch lands on a cold
+ * stack: a page that is not in the TLB and some ten cache lines, one after the
+ * other.  The queue shows which fibers come next, so three cursors run ahead
+ * of its head:
  * - the farthest prefetches a task's fields, to follow its links;
  * - the middle one prefetches pages, two at a time: a prefetch waits for its
  *   page walk before it retires, and the processor can do two walks at once;
@@ -78,8 +80,8 @@ void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
  * A short queue's stacks are in the cache anyway. */
 #if defined(__GNUC__)
 #define PF_PREFETCH(address) __builtin_prefetch(address)
-/* gcc treats a function that only prefetches as "pure" and drops its calls.
- */
+/* Functions that only prefetch must be inlined: gcc treats them as "pure" and
+ * drops their calls. */
 #define PF_ALWAYS_INLINE inline __attribute__((always_inline))
 #define PF_NEVER_INLINE __attribute__((noinline))
 #else
@@ -100,14 +102,16 @@ pf_queue_prefetch_run(const char *from, int bytes)
     }
 }
 
-/* NULL: it has not run yet, never gets one, or is a thread's own fiber. */
+/* The stack of a task.  NULL: it has not run yet, is packed, is of a kind
+ * without stacks, or is a thread's own fiber. */
 static PF_ALWAYS_INLINE const pf_stack *
 pf_queue_stack_of(pf_task *task)
 {
     return task->has_stack ? pf_fiber_of(task)->stack : NULL;
 }
 
-/* What the pointer at this offset leads to; NULL: it has begun nothing. */
+/* The pointer at this offset from the task; NULL: there is none, or the task
+ * has not begun. */
 static PF_ALWAYS_INLINE const char *
 pf_queue_pointee(pf_task *task, size_t offset)
 {
@@ -129,9 +133,10 @@ pf_queue_prefetch_page(pf_task *task)
     }
 }
 
-/* An object that is freed: its first lines, with the collector's words in front,
- * and the header of the pool that gets it back.  (CPython's pools lie at such
- * multiples, so that their headers push each other out of the cache.) */
+/* Prefetches an object that will be freed: its first lines, with the garbage
+ * collector's words in front, and the header of the memory pool that gets the
+ * object back.  (CPython's pools lie at multiples of 16 KiB, so that their
+ * headers push each other out of the cache.) */
 static PF_ALWAYS_INLINE void
 pf_queue_prefetch_released(const char *object)
 {
@@ -143,8 +148,9 @@ pf_queue_prefetch_released(const char *object)
     PF_PREFETCH((const char *)((uintptr_t)object & ~(uintptr_t)(16384 - 1)));
 }
 
-/* A packed fiber, or a task of a kind that has no stacks: the lines of its
- * object in front of the task's, too. */
+/* Prefetches for a packed fiber, or for a task of a kind without stacks, what
+ * its operations name.  If the turn releases an object, the lines of the
+ * host's object in front of the task are needed, too. */
 static PF_ALWAYS_INLINE void
 pf_queue_prefetch_reads(pf_task *task)
 {
@@ -185,7 +191,7 @@ pf_queue_prefetch(pf_queue *queue, const pf_host *host, uint64_t turn)
         queue->fields = NULL;
         return;
     }
-    if (queue->fields == NULL) { /* at the beginning, and if it met the end */
+    if (queue->fields == NULL) {
         pf_queue_prefetch_begin(queue);
     }
     queue->fields = queue->fields->next;

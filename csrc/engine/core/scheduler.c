@@ -1,4 +1,5 @@
-/* The scheduler.  See scheduler.h for who may call what. */
+/* The scheduler's slow paths; scheduler.h describes the functions and which
+ * thread may call them. */
 #include "engine/core/scheduler.h"
 
 #include <assert.h>
@@ -28,8 +29,8 @@ pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
     return error;
 }
 
-/* Messages still in the inbox are not run and not freed: the host empties it
- * with pf_scheduler_poll once no thread can post any more. */
+/* Messages in the inbox are neither run nor freed: the host must empty the
+ * inbox with pf_scheduler_poll before, once no thread can post any more. */
 void
 pf_scheduler_finish(pf_scheduler *s)
 {
@@ -38,8 +39,8 @@ pf_scheduler_finish(pf_scheduler *s)
     pf_descriptors_finish(&s->descriptors);
 }
 
-/* From now on the scheduler owns the poller; the previous one is closed.  Not
- * while another thread may post. */
+/* Takes ownership of the poller and closes the previous one.  Must not be
+ * called while another thread may post. */
 void
 pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller)
 {
@@ -98,7 +99,7 @@ pf_scheduler_prefer(pf_scheduler *s, pf_task *task)
     }
     pf_task *first = s->ready.head;
     if (first ==
-        pf_scheduler_hub_task(s)) { /* marks the end of a pass, not a turn */
+        pf_scheduler_hub_task(s)) { /* ends a pass of the loop, is no turn */
         first = first->next;
     }
     if (task == first || !may_pass(s)) {
@@ -120,7 +121,7 @@ pf_scheduler_wake_next(pf_scheduler *s, pf_task *task, pf_wake why)
     return true;
 }
 
-/* To run a message may free it, so its successor is read first. */
+/* `run` may free a message, so the next one is read before. */
 static void
 run_messages(pf_scheduler *s, pf_message *m)
 {
@@ -153,15 +154,16 @@ fire(pf_scheduler *s, pf_timer *timer)
     if (timer->kind == PF_TIMER_TASK) {
         pf_task *task = container_of(timer, pf_task, timer);
         pf_scheduler_wake(s, task,
-                          PF_WAKE_TIMEOUT); /* woken before? no harm */
+                          PF_WAKE_TIMEOUT); /* no effect if woken already */
     } else {
         pf_timer_call *call = container_of(timer, pf_timer_call, timer);
         call->fire(call, s);
     }
 }
 
-/* The clock is read once for all, so a timer that re-arms itself for "now"
- * cannot keep the loop here. */
+/* Fires the due timers.  The clock is read once, and the loop stops at a timer
+ * that has been armed meanwhile (`end`), so a timer that re-arms itself for
+ * "now" cannot keep the scheduler here. */
 static void
 fire_timers(pf_scheduler *s)
 {
@@ -181,7 +183,7 @@ fire_timers(pf_scheduler *s)
     }
 }
 
-/* Deliver everything that the poller found, after the wait. */
+/* Hands out the `found` events that the poller's wait has stored. */
 static void
 deliver(pf_scheduler *s, int found)
 {
@@ -198,8 +200,8 @@ pf_scheduler_look(pf_scheduler *s)
     deliver(s, s->poller->ops->wait(s->poller, 0));
 }
 
-/* Messages bring it here at any switch; a system call is due only when the
- * count of switches has run out. */
+/* Called at any switch if there are messages; the poller's system call is due
+ * only when the count of switches has run out. */
 void
 pf_scheduler_poll(pf_scheduler *s)
 {
@@ -220,8 +222,8 @@ pf_scheduler_poll(pf_scheduler *s)
     }
 }
 
-/* The running fiber has recorded what it waits for; run the next fiber, which
- * may be itself. */
+/* Runs the next fiber, which may be `self`.  The running fiber has already
+ * recorded what it waits for. */
 static void
 run_next(pf_scheduler *s, pf_fiber *self)
 {
@@ -284,9 +286,9 @@ time_left(pf_scheduler *s, int64_t deadline)
     return first > now ? first - now : 0;
 }
 
-/* Between setting "sleeping" and blocking comes the last check: a message
- * pushed before it is seen here; a producer that comes after it sees the flag
- * and wakes the poller. */
+/* The last check for messages comes between setting `sleeping` and blocking.
+ * A message pushed before the check is seen here; a producer that pushes after
+ * the check sees the flag and wakes the poller. */
 static bool
 may_block(pf_scheduler *s)
 {
@@ -296,7 +298,8 @@ may_block(pf_scheduler *s)
     return pf_take(&s->nudged) == 0 && pf_load(&s->inbox.head) == NULL;
 }
 
-/* For a check without waiting, the host need not release its lock. */
+/* Calls the poller's wait.  The host need not release its lock for a check
+ * that does not wait (`timeout` 0). */
 static int
 block(pf_scheduler *s, int64_t timeout)
 {
@@ -313,8 +316,9 @@ block(pf_scheduler *s, int64_t timeout)
     return found;
 }
 
-/* A message or a timer that made no task ready may still have been the last
- * thing the caller was waiting for: after either it must check again. */
+/* Checks messages and timers once more before a wait.  False if anything
+ * happened, even if no task became ready: that may have been the last thing
+ * the caller was waiting for, so the caller must check again. */
 static bool
 nothing_happens(pf_scheduler *s)
 {
@@ -330,10 +334,11 @@ has_mail(pf_scheduler *s)
            pf_load_relaxed(&s->nudged) != 0;
 }
 
-/* Look on before sleeping, where that pays: has anything come?  Who posts it
- * need not wake this thread then.  A descriptor must wait that long. */
+/* Spins before sleeping, where that pays.  True if a message or a nudge has
+ * come; its sender did not have to wake this thread.  A descriptor that
+ * becomes ready has to wait until the spinning ends. */
 static bool
-came_at_once(pf_scheduler *s, int64_t timeout)
+spin_for_message(pf_scheduler *s, int64_t timeout)
 {
     if (!pf_spin_pays(&s->spin) || timeout <= PF_SPIN_NS) {
         return false;
@@ -353,7 +358,7 @@ came_at_once(pf_scheduler *s, int64_t timeout)
     return came;
 }
 
-/* The wait itself, and whether it was a short one. */
+/* Waits, and records for `spin` how long the wait took. */
 static int
 sleep_on(pf_scheduler *s, int64_t timeout)
 {
@@ -369,14 +374,14 @@ sleep_on(pf_scheduler *s, int64_t timeout)
 int
 pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 {
-    bool came = came_at_once(s, timeout);
+    bool came = spin_for_message(s, timeout);
     int found = !came && may_block(s) ? sleep_on(s, timeout) : 0;
     PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
     PF_TEST_POINT();
-    s->until_poll = PF_POLL_EVERY; /* this was a check */
+    s->until_poll = PF_POLL_EVERY; /* the wait has checked the poller */
     deliver(s, found);
-    if (s->timers.count == 0) { /* else pf_scheduler_poll reads the clock */
+    if (s->timers.count == 0) { /* otherwise fire_timers reads the clock */
         s->looked_at = pf_scheduler_now(s);
     }
     pf_scheduler_poll(s);
@@ -469,10 +474,11 @@ pf_scheduler_post(pf_scheduler *s, pf_message *message)
     return pushed != PF_PUSHED_NOT;
 }
 
-/* Bits have been posted, or not, while `posted` ran.  If not, the task is left
- * alone from now on, for others may free it.  True: they must be taken here;
- * usually they are a message of their own, so that who posts without end cannot
- * keep the loop. */
+/* Have bits been posted while `posted` ran?  If not, this clears PF_POST_BUSY;
+ * from then on the task must not be touched, because another thread may free
+ * it.  If so, this posts the task's message again, so that a thread that posts
+ * without end cannot keep the loop here.  True only if that fails because the
+ * scheduler is closed: then the caller must deliver the bits. */
 static bool
 more_was_posted(pf_scheduler *s, pf_task *task)
 {
@@ -482,8 +488,8 @@ more_was_posted(pf_scheduler *s, pf_task *task)
            !pf_scheduler_post(s, &task->message);
 }
 
-/* While the task is busy, who posts to it finds bits there, and sends no
- * message. */
+/* PF_POST_BUSY is set while `posted` runs: a thread that posts meanwhile finds
+ * `posted` not to be 0, and sends no message. */
 void
 pf_task_arrived(pf_message *message, pf_scheduler *s)
 {
@@ -493,7 +499,7 @@ pf_task_arrived(pf_message *message, pf_scheduler *s)
         PF_TEST_POINT();
         unsigned bits = pf_swap_byte(&task->posted, PF_POST_BUSY);
         left = (bits & PF_POST_LEFT) != 0;
-        if (left) { /* nobody is left who could post; it may be freed there */
+        if (left) { /* nobody can post any more; the call may free the task */
             pf_store(&task->posted, 0);
         }
         pf_task_ops_of(task)->posted(s, task, bits & ~(unsigned)PF_POST_BUSY);
@@ -528,8 +534,8 @@ pf_scheduler_hold(pf_scheduler *s)
     pf_fetch_add(&s->holds, 1);
 }
 
-/* The loop may just be deciding to wait because of this hold: it must check
- * again, or it would wait for nothing. */
+/* The loop may just be deciding to wait because of this hold.  `nudged` makes
+ * it check again; otherwise it would wait for nothing. */
 void
 pf_scheduler_release(pf_scheduler *s)
 {
@@ -543,8 +549,9 @@ pf_scheduler_release(pf_scheduler *s)
     }
 }
 
-/* Messages that other threads had posted are here and will run; their holds
- * have no owner now, which only the host can know. */
+/* Messages that other threads posted before the fork are in this inbox and
+ * will run.  Holds of those threads have no owner any more; only the host can
+ * know which they are. */
 int
 pf_scheduler_after_fork(pf_scheduler *s)
 {

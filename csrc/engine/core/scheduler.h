@@ -1,14 +1,15 @@
-/* The scheduler: it chooses among the ready tasks (task.h), and knows what the
- * others wait for.
+/* The scheduler of a thread: chooses among the ready tasks (task.h), and holds
+ * the inbox, the timers and the poller that make other tasks ready.
  *
- * One function for each hard thing:
+ * The main functions:
  *   pf_scheduler_park           makes the running fiber wait
  *   pf_scheduler_make_ready     puts a task into the ready queue
- *   pf_scheduler_next           decides who runs next
- *   pf_scheduler_post           hands a message to a scheduler from any thread
+ *   pf_scheduler_next           decides which fiber runs next
+ *   pf_scheduler_post           posts a message, from any thread
  *
- * Whose is what: `inbox`, `sleeping`, `nudged`, `holds` and a task's `posted`
- * and `message` are for any thread; all else is its own thread's alone.
+ * Any thread may use `inbox`, `sleeping`, `nudged`, `holds` and a task's
+ * `posted` and `message`.  Only the scheduler's own thread uses everything
+ * else.
  */
 #ifndef PF_SCHEDULER_H
 #define PF_SCHEDULER_H
@@ -26,12 +27,12 @@
 #include "engine/io/descriptor.h"
 #include "engine/io/poller.h"
 
-/* Chooses and removes a task from the ready queue (never empty if asked). */
+/* Chooses a task from the ready queue, which is not empty, and removes it. */
 typedef pf_task *(*pf_pick_fn)(pf_scheduler *s, void *data);
 typedef int64_t (*pf_clock_fn)(void *data);
-/* For tests.  `probe` sees every look at messages and timers (and may set
- * until_poll to 1, so that there is one at every switch); `pop_due` takes one
- * of the timers due at `now`, or none for the time being (NULL). */
+/* For tests.  `probe` is called at each check of messages and timers (and may
+ * set until_poll to 1, so that every switch checks); `pop_due` takes one of
+ * the timers due at `now`, or returns NULL to let them wait. */
 typedef void (*pf_probe_fn)(pf_scheduler *s, void *data);
 typedef pf_timer *(*pf_pop_due_fn)(pf_scheduler *s, int64_t now, void *data);
 
@@ -51,8 +52,8 @@ struct pf_scheduler {
     uint32_t until_poll; /* switches left before timers are checked */
     uint32_t passed;     /* tasks that passed others since an ordinary turn */
     uint32_t ahead;      /* at most this many in the queue were put in front */
-    PF_ATOMIC(uint8_t) sleeping; /* may be blocked: a push must wake it */
-    PF_ATOMIC(uint8_t) nudged;   /* check again before blocking */
+    PF_ATOMIC(uint8_t) sleeping; /* may be blocked: a post must wake it */
+    PF_ATOMIC(uint8_t) nudged;   /* must check again before blocking */
     pf_thread *thread;
     pf_fiber *hub; /* gets control when no task is ready */
     pf_timers timers;
@@ -69,20 +70,20 @@ struct pf_scheduler {
     uint64_t switches, wakeups, messages, timeouts, waits;
     uint64_t events; /* reported by the poller */
     pf_spin spin;
-    /* The clock when it was last read: after each wait and once in about
-     * PF_CLOCK_EVERY switches.  A fiber that parks takes its time from here,
-     * because to read the clock costs as much as the switch. */
+    /* The clock's value when it was last read: after each wait and once in
+     * about PF_CLOCK_EVERY switches.  A fiber that parks takes its time from
+     * here, because reading the clock costs as much as the switch. */
     int64_t looked_at;
 };
 
-/* Changes when something has come from outside, or a time has passed. */
+/* Returns a number that changes with each message, timeout and event. */
 static inline uint64_t
 pf_scheduler_happened(const pf_scheduler *s)
 {
     return s->messages + s->timeouts + s->events;
 }
 
-/* 0 or -errno.  The poller is the default one. */
+/* Initializes a scheduler with the default poller.  0 or -errno. */
 int pf_scheduler_init(pf_scheduler *s, pf_thread *thread);
 void pf_scheduler_finish(pf_scheduler *s);
 void pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller);
@@ -94,14 +95,14 @@ pf_scheduler_now(pf_scheduler *s)
     return s->clock == NULL ? pf_clock_monotonic() : s->clock(s->clock_data);
 }
 
-/* The hub as an entry of the queue; NULL: there is none. */
+/* The hub as an entry of the queue; NULL: the scheduler has no hub. */
 static inline pf_task *
 pf_scheduler_hub_task(const pf_scheduler *s)
 {
     return (pf_task *)(void *)s->hub;
 }
 
-/* The hub, in its home (see pack.h). */
+/* The hub, unpacked if it was packed (see pack.h). */
 static inline pf_fiber *
 pf_scheduler_hub(const pf_scheduler *s)
 {
@@ -110,7 +111,7 @@ pf_scheduler_hub(const pf_scheduler *s)
                : pf_pack_bring_home_anyhow(s->thread, s->hub);
 }
 
-/* Owner thread only. */
+/* Puts a task at the end of the ready queue. */
 static inline void
 pf_scheduler_make_ready(pf_scheduler *s, pf_task *task)
 {
@@ -119,7 +120,7 @@ pf_scheduler_make_ready(pf_scheduler *s, pf_task *task)
     pf_queue_push(&s->ready, task);
 }
 
-/* A fiber that has never run and has no stack yet. */
+/* The same for a fiber that has never run and has no stack yet. */
 static inline void
 pf_scheduler_make_ready_fresh(pf_scheduler *s, pf_fiber *fiber)
 {
@@ -129,7 +130,8 @@ pf_scheduler_make_ready_fresh(pf_scheduler *s, pf_fiber *fiber)
     pf_scheduler_make_ready(s, &fiber->task);
 }
 
-/* Wake a parked task: false (and nothing done) unless it is PF_PARKED. */
+/* Wakes a parked task.  Does nothing and returns false if the task is not
+ * PF_PARKED. */
 static inline bool
 pf_scheduler_wake(pf_scheduler *s, pf_task *task, pf_wake why)
 {
@@ -141,28 +143,28 @@ pf_scheduler_wake(pf_scheduler *s, pf_task *task, pf_wake why)
     return true;
 }
 
-/* To wait for a fiber that has not begun is nearly a call.  So that fiber may
- * pass all others, and so may the waiting fiber when it ends: a tree of fibers
- * that wait for their children is then walked depth first, with few stacks and
- * objects in use, all of them in the cache, instead of breadth first.  ("Join
- * helping" in Java's fork/join pools; Go's `runnext` and tokio's LIFO slot do
- * the same for wake-ups.)  To prevent starvation, after this many in a row
- * none passes until the task that has been in the queue longest has had a
- * turn; pf_scheduler_run_now does not count as a turn.  Skynet, per leaf: 1.9 us in
- * order, 0.8 like this. */
+/* Waiting for a fiber that has not begun is nearly a call.  So that fiber may
+ * pass all others in the queue, and when it ends, so may the fiber that waits:
+ * a tree of fibers that wait for their children is then walked depth first,
+ * with few stacks and objects in use, all of them in the cache, instead of
+ * breadth first.  ("Join helping" in Java's fork/join pools; Go's `runnext`
+ * and tokio's LIFO slot do the same for wake-ups.)  To prevent starvation,
+ * after this many in a row no task passes until the task that has been in the
+ * queue longest has had a turn.  A turn that pf_scheduler_run_now gives does
+ * not count.  Skynet, per leaf: 1.9 us in order, 0.8 us with passing. */
 #define PF_MAY_PASS 256
 
-/* The running fiber is about to wait for the end of `task`: put that in front
- * of the queue.  False: it was not moved, because it is in front already, is
- * no longer fresh, or others have been passed too often. */
+/* Puts `task` in front of the queue, because the running fiber is about to
+ * wait for its end.  False if the task was not moved: it is in front already,
+ * is no longer fresh, or too many have passed others. */
 bool pf_scheduler_prefer(pf_scheduler *s, pf_task *task);
-/* As pf_scheduler_wake, but it passes the others if it may. */
+/* As pf_scheduler_wake, but the task passes the others if it may. */
 bool pf_scheduler_wake_next(pf_scheduler *s, pf_task *task, pf_wake why);
 
-/* Take messages, fire due timers; at every PF_POLL_EVERY-th switch check a
- * busy poller, too; never blocks. */
+/* Takes messages and fires due timers; at every PF_POLL_EVERY-th switch checks
+ * a busy poller, too.  Never blocks. */
 void pf_scheduler_poll(pf_scheduler *s);
-/* Check the poller now; never blocks. */
+/* Checks the poller now.  Never blocks. */
 void pf_scheduler_look(pf_scheduler *s);
 
 /* Switches between two checks of the timers. */
@@ -175,7 +177,8 @@ void pf_scheduler_look(pf_scheduler *s);
 /* Switches between two readings of the clock, where no timer needs it. */
 #define PF_CLOCK_EVERY 1024
 
-/* The system's work in between has driven the next one out of the cache. */
+/* Prefetches the first task of the queue, after a system call that has driven
+ * the task out of the cache. */
 static PF_ALWAYS_INLINE void
 pf_scheduler_prefetch_next(const pf_scheduler *s)
 {
@@ -184,7 +187,8 @@ pf_scheduler_prefetch_next(const pf_scheduler *s)
     }
 }
 
-/* pf_scheduler_next, if the task that it takes has a fiber for its turn; or NULL. */
+/* As pf_scheduler_next, but NULL if no fiber runs in the turn of the task that
+ * was taken (see pf_task_ops.first). */
 static inline pf_fiber *
 pf_scheduler_next_or_none(pf_scheduler *s)
 {
@@ -204,7 +208,7 @@ pf_scheduler_next_or_none(pf_scheduler *s)
     if (s->pick == NULL) {
         next = pf_queue_pop(&s->ready);
         pf_queue_prefetch(&s->ready, s->thread->host, s->switches);
-    } else { /* it may take one from the middle, under a cursor */
+    } else { /* may remove a task from the middle, where a cursor points */
         next = s->pick(s, s->pick_data);
         s->ready.fields = NULL;
     }
@@ -217,7 +221,8 @@ pf_scheduler_next_or_none(pf_scheduler *s)
     return pf_task_ops_of(next)->first(s, next);
 }
 
-/* The fiber to run next, removed from the queue; the hub if none is ready. */
+/* Returns the fiber to run next, removed from the queue; the hub if no task is
+ * ready. */
 static inline pf_fiber *
 pf_scheduler_next(pf_scheduler *s)
 {
@@ -228,57 +233,63 @@ pf_scheduler_next(pf_scheduler *s)
     return next;
 }
 
-/* The running fiber waits until pf_scheduler_wake, or until `deadline` of the
- * scheduler's clock (PF_NEVER: no deadline).  Returns why it runs again; -1:
- * no memory for the timer, nothing happened. */
+/* Makes the running fiber wait until pf_scheduler_wake, or until `deadline` of
+ * the scheduler's clock (PF_NEVER: no deadline).  Returns the pf_wake that
+ * says why the fiber runs again; -1: no memory for the timer, the fiber has
+ * not waited. */
 int pf_scheduler_park(pf_scheduler *s, int64_t deadline);
 
-/* The running fiber goes to the back of the queue. */
+/* Puts the running fiber at the end of the queue and runs the next one. */
 void pf_scheduler_yield(pf_scheduler *s);
 
-/* A new fiber runs at once; the running one continues before all others when
+/* Runs a new fiber at once; the running fiber continues before all others when
  * the new one waits or ends.  (A `pick` may choose otherwise.) */
 void pf_scheduler_run_now(pf_scheduler *s, pf_task *fresh);
 
-/* For the hub, with an empty ready queue: block until a message, a timer, the
+/* For the hub, with an empty ready queue: blocks until a message, a timer, the
  * poller or `deadline`.  0, or -errno. */
 int pf_scheduler_wait(pf_scheduler *s, int64_t deadline);
 
-/* The same, but only for messages: blocks at most `timeout` nanoseconds of
- * real time (PF_NEVER: no limit), regardless of the timers and the clock. */
+/* The same without timers: blocks for at most `timeout` nanoseconds of real
+ * time (PF_NEVER: no limit), regardless of the timers and the clock. */
 int pf_scheduler_block(pf_scheduler *s, int64_t timeout);
 
-/* For a host whose loop is run by another one: between pf_scheduler_rest and
- * pf_scheduler_resume nothing waits here, but the first message makes the
- * poller's descriptor readable, as does one that has already come.  The owner
- * does it by pf_scheduler_tell, also once; or it resumes soon in any case:
- * pf_scheduler_stir saves everybody the system call. */
+/* For a host whose loop is driven by another event loop, which watches the
+ * poller's descriptor.  pf_scheduler_rest begins a time in which this thread
+ * does not wait here, and pf_scheduler_resume ends it.  In between the first
+ * message, or one that came before, makes the descriptor readable.  The owner
+ * thread makes the descriptor readable by pf_scheduler_tell, unless it is
+ * already.  If the owner resumes soon in any case, it calls pf_scheduler_stir:
+ * from then on neither a message nor pf_scheduler_tell makes that system call.
+ */
 void pf_scheduler_rest(pf_scheduler *s);
 void pf_scheduler_tell(pf_scheduler *s);
 void pf_scheduler_stir(pf_scheduler *s);
 void pf_scheduler_resume(pf_scheduler *s);
 
-/* Run the messages that have come; from now on none are accepted.  For hosts
+/* Runs the messages that have come, and accepts none from now on.  For hosts
  * that no longer have other tasks. */
 void pf_scheduler_close(pf_scheduler *s);
 
-/* Is there anything that could make a fiber ready without outside help? */
+/* Is a task ready, or could a timer, a message, a hold or the poller make one
+ * ready? */
 bool pf_scheduler_expects(pf_scheduler *s);
 
-/* The loop for hosts that need nothing between switches (C embedders, tests):
+/* A loop for hosts that need nothing between switches (C embedders, tests):
  * runs from the hub until nothing is ready and nothing is expected. */
 void pf_scheduler_run(pf_scheduler *s);
 
-/* From any thread, no lock held: message->ops->run runs on the scheduler's
- * thread.  False if the scheduler is closed: the caller keeps the message. */
+/* From any thread, with no lock held: runs message->ops->run on the
+ * scheduler's thread.  False if the scheduler is closed: the caller keeps the
+ * message. */
 bool pf_scheduler_post(pf_scheduler *s, pf_message *message);
 
-/* A hold means that something outside will wake this scheduler: meanwhile an
- * idle loop waits instead of reporting a deadlock.  Any thread. */
+/* From any thread.  A hold means that something outside will wake this
+ * scheduler: meanwhile an idle loop waits instead of reporting a deadlock. */
 void pf_scheduler_hold(pf_scheduler *s);
 void pf_scheduler_release(pf_scheduler *s);
 
-/* In the child of fork, on the surviving thread. */
+/* For the child of fork, on the surviving thread.  0 or -errno. */
 int pf_scheduler_after_fork(pf_scheduler *s);
 
 #endif

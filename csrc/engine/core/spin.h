@@ -1,16 +1,17 @@
-/* When a scheduler that has nothing to do looks on for a moment, before it
+/* Decides when a scheduler that has nothing to do spins for a moment before it
  * sleeps.
  *
- * Two threads that send each other one message at a time sleep after each:
- * that is two system calls and a wake-up by the kernel, some 10 us a message.
- * Who looks on for as long as sleeping costs is never more than twice as slow
- * as who knew the future (Karlin, Manasse, McGeoch, Owicki, "Competitive
- * randomized algorithms for non-uniform problems", 1990).  But a processor that
- * looks on in vain is taken from others, so:
- * - the host allows it, where another thread can run meanwhile: with more than
- *   one processor, and no lock around all of Python;
- * - only after a wait that a message has ended soon;
- * - who looks on in vain n times in a row lets 2^n such waits pass.
+ * Two threads that send each other one message at a time sleep after each
+ * message: that is two system calls and a wake-up by the kernel, some 10 us a
+ * message.  A thread that spins for as long as sleeping costs is never more
+ * than twice as slow as one that knows the future (Karlin, Manasse, McGeoch,
+ * Owicki, "Competitive randomized algorithms for non-uniform problems", 1990).
+ * But a thread that spins in vain takes a processor from others, so:
+ * - the host must allow spinning, and does so only where another thread can
+ *   run meanwhile: with more than one processor, and no lock around all of
+ *   Python;
+ * - a scheduler spins only after a short wait that a message has ended;
+ * - after spinning in vain n times in a row, 2^n such waits pass without it.
  */
 #ifndef PF_SPIN_H
 #define PF_SPIN_H
@@ -21,15 +22,15 @@
 #include <intrin.h>
 #endif
 
-#define PF_SPIN_NS INT64_C(20000)       /* how long it looks on */
-#define PF_SPIN_SOON_NS INT64_C(100000) /* a wait that was this short */
+#define PF_SPIN_NS INT64_C(20000)       /* the time to spin */
+#define PF_SPIN_SOON_NS INT64_C(100000) /* a wait below this is short */
 #define PF_SPIN_MOST_MISSES 6
 
 typedef struct pf_spin {
     bool allowed;    /* by the host */
-    bool soon;       /* the last wait was short */
-    uint8_t misses;  /* in a row */
-    uint8_t passing; /* short waits that still pass before the next try */
+    bool soon;       /* the last wait was short, and a message ended it */
+    uint8_t misses;  /* times in a row that no message came */
+    uint8_t passing; /* short waits to let pass before the next try */
 } pf_spin;
 
 static inline bool
@@ -38,7 +39,7 @@ pf_spin_pays(const pf_spin *spin)
     return spin->allowed && spin->soon && spin->passing == 0;
 }
 
-/* It has looked on: did a message come? */
+/* Records the outcome of spinning; `came`: a message came in time. */
 static inline void
 pf_spin_tried(pf_spin *spin, bool came)
 {
@@ -53,7 +54,8 @@ pf_spin_tried(pf_spin *spin, bool came)
     spin->soon = false;
 }
 
-/* It has slept for so many nanoseconds, and a message has come, or not. */
+/* Records that the scheduler has slept for `ns` nanoseconds; `came`: a message
+ * has come. */
 static inline void
 pf_spin_slept(pf_spin *spin, int64_t ns, bool came)
 {
@@ -63,7 +65,8 @@ pf_spin_slept(pf_spin *spin, int64_t ns, bool came)
     }
 }
 
-/* Between two looks: lets the processor rest, or its other half. */
+/* Lets the processor core rest between two checks, or its other hardware
+ * thread run. */
 static inline void
 pf_spin_rest(void)
 {

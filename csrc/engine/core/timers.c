@@ -41,7 +41,7 @@ put(pf_timers *timers, uint32_t index, pf_timer_entry entry)
     entry.timer->place = index + 1;
 }
 
-/* `entry` belongs into the hole at `index` or above it. */
+/* Puts `entry` into the hole at `index`, or nearer to the root. */
 static void
 move_up(pf_timers *timers, uint32_t index, pf_timer_entry entry)
 {
@@ -56,7 +56,7 @@ move_up(pf_timers *timers, uint32_t index, pf_timer_entry entry)
     put(timers, index, entry);
 }
 
-/* The earliest child of `index`, or count if it has none. */
+/* Returns the earliest child of `index`, or `count` if there is no child. */
 static inline uint32_t
 first_child(const pf_timers *timers, uint32_t index)
 {
@@ -75,7 +75,7 @@ first_child(const pf_timers *timers, uint32_t index)
     return best;
 }
 
-/* `entry` belongs into the hole at `index` or below it. */
+/* Puts `entry` into the hole at `index`, or farther from the root. */
 static void
 move_down(pf_timers *timers, uint32_t index, pf_timer_entry entry)
 {
@@ -126,14 +126,14 @@ grow(pf_timers *timers)
                                                 : timers->capacity * 2);
 }
 
-/* After very many timers: return most of the heap.  A quarter must stay free,
- * or the next few additions would grow it again. */
+/* Returns most of the heap's memory after very many timers.  At least half of
+ * the new capacity is free, or the next few additions would grow it again. */
 static void
 shrink(pf_timers *timers)
 {
     if (timers->capacity > KEEP_CAPACITY &&
         timers->count < timers->capacity / 8) {
-        (void)resize(timers, timers->capacity / 4); /* refused: no harm */
+        (void)resize(timers, timers->capacity / 4); /* may fail */
     }
 }
 
@@ -141,7 +141,7 @@ int
 pf_timers_add(pf_timers *timers, pf_timer *timer, int64_t when)
 {
     pf_timer_entry entry = {when, timers->sequence++, timer};
-    if (timer->place != 0) { /* re-arm where it is */
+    if (timer->place != 0) { /* re-arm */
         fill(timers, timer->place - 1, entry);
         return 0;
     }

@@ -1,9 +1,10 @@
-/* Timers: an indexed 4-ary min-heap ordered by (when, sequence).
+/* The timers of a scheduler: an indexed 4-ary min-heap ordered by (when,
+ * sequence).
  *
- * The timer is embedded in the waiting object and knows its place, so removal
- * needs no search.  A node has four children because the keys of four siblings
- * share a cache line or two: 13 ns for cancel and re-arm at 10,000 timers, 23
- * with a binary heap.
+ * A timer is embedded in the waiting object and holds its place in the heap,
+ * so removal needs no search.  A node has four children because the keys of
+ * four siblings share a cache line or two: 13 ns for cancel and re-arm at
+ * 10,000 timers, 23 ns with a binary heap.
  */
 #ifndef PF_TIMERS_H
 #define PF_TIMERS_H
@@ -16,8 +17,10 @@ struct pf_scheduler;
 
 #define PF_NEVER INT64_MAX
 
-/* The instant `ns` (not negative) after `now`, which a custom clock may count
- * from anywhere; PF_NEVER: beyond the end of time. */
+/* Returns the instant `ns` (not negative) after `now`, or PF_NEVER if that
+ * does not fit.  A custom clock may count from anywhere, so `now` may be
+ * negative.
+ */
 static inline int64_t
 pf_timers_later(int64_t now, int64_t ns)
 {
@@ -34,8 +37,8 @@ typedef struct pf_timer {
     uint32_t kind : 1;   /* pf_timer_kind */
 } pf_timer;
 
-/* A timer that calls.  Runs on the scheduler's thread between switches; it
- * must not switch. */
+/* A timer that calls a function.  `fire` runs on the scheduler's thread
+ * between switches, and must not switch. */
 typedef struct pf_timer_call {
     pf_timer timer;
     void (*fire)(struct pf_timer_call *call, struct pf_scheduler *s);
@@ -59,20 +62,20 @@ typedef struct pf_timers {
 void pf_timers_init(pf_timers *timers);
 void pf_timers_clear(pf_timers *timers);
 
-/* Arm (or re-arm) for `when`. 0; -ENOMEM: it is not armed. */
+/* Arm (or re-arm) a timer for `when`.  0; -ENOMEM: the timer is not armed. */
 int pf_timers_add(pf_timers *timers, pf_timer *timer, int64_t when);
 
-/* Does nothing if it is not armed. */
+/* Disarm a timer.  Does nothing if it is not armed. */
 void pf_timers_remove(pf_timers *timers, pf_timer *timer);
 
-/* PF_NEVER if there is none. */
+/* Return the time of the earliest timer; PF_NEVER: no timer is armed. */
 static inline int64_t
 pf_timers_next(const pf_timers *timers)
 {
     return timers->count ? timers->heap[0].when : PF_NEVER;
 }
 
-/* Take the earliest timer due at `now`, or NULL. */
+/* Remove the earliest timer and return it if it is due at `now`, or NULL. */
 pf_timer *pf_timers_pop_due(pf_timers *timers, int64_t now);
 
 static inline bool

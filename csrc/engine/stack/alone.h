@@ -1,6 +1,7 @@
-/* What stack.h says of slots that several share, of memory that goes back by
- * itself, and of reserves, answered where the system makes each stack, guards
- * it, and knows where it is: on Windows. */
+/* Windows' versions of the functions of stack.h that deal with shared slots,
+ * with memory that is returned, and with reserves.  The system makes and
+ * guards each stack there and knows its bounds, so most of these do nothing.
+ */
 #ifndef PF_ALONE_H
 #define PF_ALONE_H
 

@@ -1,4 +1,4 @@
-/* The part of stacks that all systems share: names for messages. */
+/* The part of stacks that all systems share: names for error messages. */
 #include "engine/stack/stack.h"
 
 #include "engine/base/memory.h"
@@ -23,7 +23,7 @@ pf_stack_guard_name(pf_guard_kind kind)
     return "unknown";
 }
 
-/* For "... was hit: <name>". */
+/* The name completes the message "... was hit: <name>". */
 const char *
 pf_limit_name(pf_limit limit)
 {
