@@ -4,8 +4,8 @@
     python -m bench io --json bench/results/servers.json
 
 They are SVG, legible on light and on dark ground, made without a library, so that a test can look
-whether they are what this makes. A line connects medians; a bar goes from the best to the worst
-repetition, and a ring marks the best.
+whether they are what this makes. In a plot a line connects medians; a bar goes from the best to the
+worst repetition, and a ring marks the best. The chart of README.md compares the best repetitions.
 """
 
 from __future__ import annotations
@@ -101,6 +101,41 @@ PLOTS = {
         ),
     ),
 }
+
+#: Of the chart, which is narrow so that it can be read on a phone.
+CHART_WIDTH, CHART_LEFT, CHART_RIGHT = 480, 74, 322
+BAR_HEIGHT, TITLE_HEIGHT, ROW_GAP = 15, 24, 8
+CHART_TICKS = {0.1: "a tenth", 1.0: "pyfiber", 10.0: "10x", 100.0: "100x"}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One row of the chart: other libraries, beside pyfiber."""
+
+    title: str
+    row: str
+    file: str = "curves.json"
+    #: How libraries are called in the results, where that is not their name.
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+CHART = "plot-beside.svg"
+CHART_TITLE = "What others take, as a multiple of what pyfiber takes"
+CHART_SUBJECTS = ("greenlet", "gevent", "asyncio", "uvloop")
+CHART_ROWS = (
+    Bars("a switch below 100 Python frames", "curve-depth-100"),
+    Bars("a yield among 1,000", "curve-yield-1000"),
+    Bars("start, yield once, end: each of 10,000", "wave-first"),
+    Bars(
+        "processor time of an echo, 100 connections",
+        "io-echo-100",
+        "servers.json",
+        (("asyncio", "asyncio streams"), ("uvloop", "uvloop streams")),
+    ),
+    Bars("memory of one that waits, among 10,000", "curve-memory-10000"),
+    Bars("a yield among 100,000", "curve-yield-100000"),
+    Bars("memory of one that waits, among 100", "curve-memory-100"),
+)
 
 Points = dict[int, list[float]]
 
@@ -214,11 +249,104 @@ def draw(document: dict[str, Any], plot: Plot) -> str:
     )
 
 
+def three_digits(value: float) -> str:
+    """As in the tables: three digits where they matter, thousands set apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def bar(index: int, name: str, value: float, ratio: float, unit: str, y: int) -> list[str]:
+    """A library's bar, which begins where pyfiber is; its name, its value, the ratio."""
+    across = Scale(0.1, 100, CHART_LEFT, CHART_RIGHT)
+    start, end = sorted((across(1), across(ratio)))
+    base = y + BAR_HEIGHT - 4
+    short = {"bytes": "B"}.get(unit, unit)
+    return [
+        f'<text class="n{index} end" x="{CHART_LEFT - 8}" y="{base}">{escape(name)}</text>',
+        f'<rect class="n{index}" x="{start}" y="{y + 2}" width="{max(end - start, 1.5):.1f}"'
+        f' height="{BAR_HEIGHT - 4}"/>',
+        f'<text class="end" x="{CHART_WIDTH - 60}" y="{base}">'
+        f"{three_digits(value)} {escape(short)}</text>",
+        f'<text class="end" x="{CHART_WIDTH - 8}" y="{base}">{three_digits(ratio)}x</text>',
+    ]
+
+
+def scale_lines(top: int, bottom: int) -> list[str]:
+    """The lines behind the bars of one row: a tenth, pyfiber, 10x, 100x."""
+    across = Scale(0.1, 100, CHART_LEFT, CHART_RIGHT)
+    return [
+        f'<path class="{"own" if tick == 1 else "grid"}" d="M{across(tick)} {top}'
+        f' L{across(tick)} {bottom}"/>'
+        for tick in CHART_TICKS
+    ]
+
+
+def chart_row(documents: dict[str, dict[str, Any]], each: Bars, y: int) -> tuple[list[str], int]:
+    """A title, a bar for each library, and where they end."""
+    row = next(row for row in documents[each.file]["rows"] if row["name"] == each.row)
+    values = {result["subject"]: result["value"] for result in row["results"]}
+    own, unit = values["pyfiber"], row["unit"]
+    title = [
+        f'<text x="8" y="{y + 18}">{escape(each.title)}</text>',
+        f'<text class="end pyfiber" x="{CHART_WIDTH - 8}" y="{y + 18}">'
+        f"pyfiber {three_digits(own)} {escape(unit)}</text>",
+    ]
+    top = y = y + TITLE_HEIGHT
+    bars: list[str] = []
+    for index, name in enumerate(CHART_SUBJECTS):
+        value = values.get(dict(each.aliases).get(name, name))
+        if value:
+            bars += bar(index, name, value, value / own, unit, y)
+            y += BAR_HEIGHT
+    return [*title, *scale_lines(top, y), *bars], y
+
+
+def chart(documents: dict[str, dict[str, Any]]) -> str:
+    """Libraries beside pyfiber; a bar to the left of pyfiber's line takes less than pyfiber."""
+    across = Scale(0.1, 100, CHART_LEFT, CHART_RIGHT)
+    shapes = [f'<text class="title" x="8" y="22">{escape(CHART_TITLE)}</text>']
+    for tick, label in CHART_TICKS.items():
+        shapes.append(f'<text class="mid note" x="{across(tick)}" y="48">{label}</text>')
+    y = 52
+    for each in CHART_ROWS:
+        row, y = chart_row(documents, each, y)
+        shapes += row
+        y += ROW_GAP
+    facts = documents["curves.json"]["environment"]
+    where = f"CPython {facts['python']}, {facts['processor']}, {facts['processors']} processors"
+    for note in ("Best repetitions. The echo is of asyncio's and uvloop's streams.", where):
+        y += 17
+        shapes.append(f'<text class="note" x="8" y="{y}">{escape(note)}</text>')
+    light, dark = (
+        f".own {{ stroke: {each}; }} .pyfiber {{ fill: {each}; }}" for each in COLOURS["pyfiber"]
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {CHART_WIDTH} {y + 10}"'
+            f' width="{CHART_WIDTH}" height="{y + 10}" role="img">',
+            f"<title>{escape(CHART_TITLE)}</title>",
+            f"<style>{style(list(CHART_SUBJECTS))}  {light}\n"
+            f"  @media (prefers-color-scheme: dark) {{ {dark} }}\n</style>",
+            *shapes,
+            "</svg>\n",
+        ]
+    )
+
+
+def chart_of_results() -> str:
+    """The chart of the results that are kept."""
+    files = {each.file for each in CHART_ROWS}
+    read = {name: json.loads((RESULTS / name).read_text(encoding="utf-8")) for name in files}
+    return chart(read)
+
+
 def main() -> None:
     """Write them all."""
     for name, plot in PLOTS.items():
         document = json.loads((RESULTS / plot.file).read_text(encoding="utf-8"))
         (DOCS / "images" / name).write_text(draw(document, plot), encoding="utf-8")
+    (DOCS / "images" / CHART).write_text(chart_of_results(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,19 @@ def test_plots_are_those_of_the_results(plots: ModuleType) -> None:
         assert (DOCS / "images" / name).read_text(encoding="utf-8") == drawn, "docs/make_plots.py"
 
 
+def test_chart_is_that_of_the_results(plots: ModuleType) -> None:
+    drawn = plots.chart_of_results()
+    ElementTree.fromstring(drawn)
+    assert (DOCS / "images" / plots.CHART).read_text(encoding="utf-8") == drawn
+
+
+def test_chart_has_rows_in_which_others_are_better(plots: ModuleType) -> None:
+    for name in ("curve-yield-100000", "curve-memory-100"):
+        each = next(each for each in plots.CHART_ROWS if each.row == name)
+        row = next(row for row in kept(each.file)["rows"] if row["name"] == name)
+        assert min(r["ratio"] for r in row["results"] if r["subject"] in plots.CHART_SUBJECTS) < 1
+
+
 def test_every_subject_of_a_curve_has_a_colour(plots: ModuleType) -> None:
     subjects = {case.subject for row in select([], full=True, family=CURVES) for case in row.cases}
     assert sorted(subjects - set(plots.COLOURS)) == []
