@@ -42,5 +42,16 @@ docs_site() {
         .venv/bin/python -m pip install -qq --group docs
         .venv/bin/python -m sphinx -q -W --keep-going -j auto docs build/site
     )
-    printf '%s pages\n' "$(find "$tree/build/site" -name '*.html' | wc -l)"
+    site_in_a_browser "$tree/build/site"
+}
+
+# site_in_a_browser SITE: each page as a reader sees it, on a phone and on a desktop. It takes Chrome or Chromium: what is here, or
+# Debian's package.
+site_in_a_browser() {
+    local status=0
+    step "the site in a browser"
+    command -v chromium google-chrome >/dev/null || (need chromium) || true
+    "$TOOLS/python" "$ROOT/.ci/site_check.py" "$1" || status=$?
+    [ "$status" -ne 2 ] || { leave_out "$STEP: there is none here"; return 0; }
+    return "$status"
 }

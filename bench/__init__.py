@@ -12,7 +12,7 @@ Nothing of this is installed.
     report.py    the table and the JSON document
     progress.py  the progress bar
     __main__.py  the command line
-    table.py     the tables of README.md and docs/performance.md, made of kept documents
+    table.py     the tables of docs/performance.md, made of kept documents
     c/, go/      programs in other languages, built by c/Makefile
 
 Programs of their own, typed as `python -m bench.NAME`:

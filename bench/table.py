@@ -2,7 +2,7 @@
 
     python -m bench.table --summary FILE.json           # a line for each row
     python -m bench.table --summary FILE.json --into docs/performance.md
-    python -m bench.table --summary FILE.json --servers SERVERS.json --into README.md  # ten rows
+    python -m bench.table --summary FILE.json --servers SERVERS.json  # ten rows of both
 
 The summary is of one family of rows: a run of `bench io` has a line for each server, three tables
 that are narrow enough to be read, and a place of its own in the document. With both it is the ten

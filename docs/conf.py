@@ -36,7 +36,15 @@ release = version = metadata["version"]
 copyright = f"{author}, MIT license"
 
 sys.path.insert(0, str(HERE / "extensions"))
-extensions = ["myst_parser", "sphinx.ext.autodoc", "c_header", "stub_signatures", "twins"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "c_header",
+    "stub_signatures",
+    "twins",
+]
 exclude_patterns = ["extensions"]
 
 # The reference is of the pyfiber that this interpreter imports. What only some programs have need
@@ -58,6 +66,7 @@ python_maximum_signature_line_length = 180  # as autodoc writes it, with the nam
 default_role = "code"  # docstrings have `names` in single backticks
 smartquotes = False  # what is quoted is often code: on_unhandled="raise"
 
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # a link may lead to any heading, named as in the repository's own view
 
 html_theme = "furo"
@@ -66,11 +75,20 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_search_scorer = str(HERE / "search_scorer.js")
+
+# A button copies code without prompts; of a session in a shell it copies the commands. What a
+# program prints has no button.
+copybutton_selector = "div:not(.output) > div.highlight > pre"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_copy_empty_lines = False
 
 # Where the links lead that leave docs/: the repository, as soon as the project has an address.
 SOURCE = metadata.get("urls", {}).get("Source", "").rstrip("/")
 STARRED = re.compile(r"^(\S+\*)\n", re.MULTILINE)
 UPWARD = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
+PRINTS = re.compile(r"^<!-- prints -->\n+(```+)(\w+)\n", re.MULTILINE)
 FILE_NAMED = re.compile(r"\[(\w+)\.md\](?=\(\1\.md[)#])")
 
 
@@ -97,6 +115,7 @@ def rewrite(app: Sphinx, name: str, content: list[str]) -> None:
     page = Path(app.env.doc2path(name))
     if name == "index":
         content[0] = STARRED.sub(partial(if_there, page), content[0])
+    content[0] = PRINTS.sub(r"\1{code-block} \2\n:class: output\n\n", content[0])
     content[0] = UPWARD.sub(partial(leads, page), content[0])
     content[0] = FILE_NAMED.sub(r"[\1]", content[0])  # a page here, no file
 

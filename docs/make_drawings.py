@@ -389,10 +389,66 @@ def timeline() -> Drawing:
     return drawing
 
 
+#: The rooms of the source from the top down, as `.ci/rooms.py` has them from the ground up: where a
+#: floor is, its rooms, and what is said beside them.
+FLOORS = (
+    ("pyfiber/", ("pyfiber",), "Python: what users import"),
+    ("csrc/python", ("module.c",), "puts the rooms together"),
+    ("csrc/python", ("capi",), "the table of functions for C programs"),
+    ("csrc/python", ("grain", "patch"), "generators as tasks; the standard library's calls"),
+    ("csrc/python", ("queue",), "queues and channels"),
+    ("csrc/python", ("sync", "threads", "io", "testing", "greenlet", "watch"), ""),
+    ("csrc/python", ("run/unix", "run/windows"), "signals"),
+    ("csrc/python", ("run",), "the Scheduler and its loop"),
+    ("csrc/python", ("cancel",), "scopes, cancellation, groups"),
+    ("csrc/python", ("fiber",), "the type Fiber"),
+    ("csrc/python", ("look",), "frames and attributes, for reports"),
+    ("csrc/python", ("wait",), "park, sleep, yield, join"),
+    ("csrc/python", ("pack",), "moves the stacks of parked fibers"),
+    ("csrc/python", ("switch",), "leaves one fiber for another"),
+    ("csrc/python", ("waitq",), "queues of waiters"),
+    ("csrc/python", ("task",), "what the ready queue holds"),
+    ("csrc/python", ("core",), "threads, CPython's thread state, arguments"),
+    ("csrc/engine", ("unix", "windows"), "what differs between systems"),
+    ("csrc/engine", ("core",), "tasks, the ready queue, timers, messages"),
+    ("csrc/engine", ("stack", "io"), "stacks and guards; how an idle loop waits"),
+    ("csrc/context", ("context",), "leaves one C stack for another"),
+    ("csrc/engine", ("base",), "atomics, memory, the clock"),
+)
+
+
+def rooms() -> Drawing:
+    """The floors of the source; what is on one uses what is below it."""
+    step, top = 28, 40
+    drawing = Drawing(
+        860, top + step * len(FLOORS) + 34, "The rooms of the source, on their floors"
+    )
+    drawing.text("note", 10, 24, "A room uses the rooms below it, and no room beside it or above.")
+    kinds = {"pyfiber/": "runs", "csrc/python": "frame", "csrc/engine": "native"}
+    before = ""
+    for index, (where, names, words) in enumerate(FLOORS):
+        y = top + step * index
+        if where != before:
+            drawing.text("note", 10, y + 16, where)
+        before = where
+        for column, name in enumerate(names):
+            kind = kinds.get(where, "parked")
+            label = "light" if kind == "runs" else "mid"
+            drawing.labelled(kind, (110 + 122 * column, y, 114, 22), label, name)
+        drawing.text("note", 118 + 122 * len(names), y + 16, words)
+    bottom = top + step * len(FLOORS)
+    drawing.path("arrow", (846, top), (846, bottom - 6))
+    drawing.text(
+        "note", 10, bottom + 18, "python3 .ci/rooms.py checks that includes and calls lead down."
+    )
+    return drawing
+
+
 DRAWINGS = {
     "choosing.svg": choosing,
     "hosted.svg": hosted,
     "parking.svg": parking,
+    "rooms.svg": rooms,
     "scopes.svg": scopes,
     "stack.svg": stack,
     "timeline.svg": timeline,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ PATH = re.compile(r"`((?:csrc|pyfiber|tests|bench|docs|examples|\.ci)/[\w./-]*)`
 pytestmark = pytest.mark.skipif(not (ROOT / "csrc").exists(), reason="needs the source tree")
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/design.md", "tests/README.md"])
+@pytest.mark.parametrize(
+    "document", ["CONTRIBUTING.md", "docs/design.md", "docs/developing.md", "tests/README.md"]
+)
 def test_map_names_files_that_are_there(document: str) -> None:
     named = set(PATH.findall((ROOT / document).read_text(encoding="utf-8")))
     planned = {"csrc/python/sync/gate.c"}  # the example of a new primitive
@@ -22,6 +25,24 @@ def test_map_names_files_that_are_there(document: str) -> None:
 
 
 def test_map_names_every_room() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "developing.md").read_text(encoding="utf-8")
     rooms = {file.parent.name for file in (ROOT / "csrc").rglob("*.h")}
     assert sorted(room for room in rooms if room not in text) == []
+
+
+@pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="needs a checkout")
+def test_drawing_has_the_floors_that_are_checked() -> None:
+    checked = runpy.run_path(str(ROOT / ".ci" / "rooms.py"))["FLOORS"]
+    drawn = [
+        {where.removeprefix("csrc/").removesuffix("/") + f"/{room}" for room in rooms}
+        for where, rooms, _ in runpy.run_path(str(ROOT / "docs" / "make_drawings.py"))["FLOORS"]
+    ]
+    full = [
+        {room if room != "context" else "context/context" for room in floor} for floor in checked
+    ]
+    assert drawn[:2] == [{"pyfiber/pyfiber"}, {"python/module.c"}]
+    assert drawn[2:] == [floor - {"include"} for floor in full[-2::-1]]
+
+
+def test_contributing_is_one_page() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split()) <= 600

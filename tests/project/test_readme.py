@@ -99,6 +99,8 @@ def test_snippet_prints_what_is_shown(snippet: Snippet, child: Child, tmp_path: 
         pytest.skip("an emulated processor takes longer than is shown")
     if not GIL and re.search(r"\bpatch(ed)?\(", snippet.program):
         pytest.skip(PATCH_NEEDS_IT)
+    if re.search(r"^import requests$", snippet.program, re.MULTILINE):
+        pytest.importorskip("requests", reason="requests is NOT INSTALLED: pip install --group io")
     if "opentelemetry" in snippet.program:
         pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is NOT INSTALLED")
     if re.search(r"import .*\bwsgi\b", snippet.program):
@@ -125,16 +127,22 @@ def test_links_into_the_tree_lead_somewhere(document: Path) -> None:
 
 
 def test_commands_are_marked_for_the_ci() -> None:
-    text = README.read_text(encoding="utf-8")
-    for mark in ("bench", "test"):
+    for mark, path in (("test", README), ("bench", ROOT / "docs" / "performance.md")):
+        text = path.read_text(encoding="utf-8")
         assert re.search(rf"^<!-- ci: {mark} -->\n```sh\npython -m pip ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("table", ["bench ten", "bench", "bench io", "bench curves"])
 def test_table_has_its_place(table: str) -> None:
-    document = README if table == "bench ten" else ROOT / "docs" / "performance.md"
+    document = ROOT / "docs" / "performance.md"
     place = rf"<!-- {table}: begin -->\n.*\|.*\n<!-- {table}: end -->"
     assert re.search(place, document.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_front_page_is_short() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
 
 
 def test_commands_shown_exist() -> None:
