@@ -50,7 +50,7 @@ docs_site() {
 site_in_a_browser() {
     local status=0
     step "the site in a browser"
-    command -v chromium google-chrome >/dev/null || (need chromium) || true
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null || (need chromium) || true
     "$TOOLS/python" "$ROOT/.ci/site_check.py" "$1" || status=$?
     [ "$status" -ne 2 ] || { leave_out "$STEP: there is none here"; return 0; }
     return "$status"

@@ -7,7 +7,8 @@ Sphinx with furo and MyST, not MkDocs with Material, because
 - Sphinx knows C: what is in pyfiber.h stands in the same index and search as Python's names;
 - links between pages, to headings and to names are checked by the build itself (-W), and the search
   works from a file system, without a server;
-- it is what CPython's own documentation is made with, and lives; MkDocs' last release is of 2024.
+- CPython's own documentation is made with Sphinx, which is maintained; MkDocs' last release is of
+  2024.
 
 The pages stay plain Markdown that reads well in the repository, where their programs are tests.
 """

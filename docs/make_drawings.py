@@ -1,6 +1,7 @@
 """Makes the drawings in docs/images that are lines and words: python docs/make_drawings.py
 
-They are SVG, legible on light and on dark ground. A test looks whether they are what this makes.
+The drawings are SVG, legible on light and on dark ground. A test compares them with what this
+makes.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def scopes() -> Drawing:
     drawing.path("arrow", (780, 254), (812, 254), (812, 332))
     drawing.step(812, 292, 2)
     for number, y, text in (
-        (1, 300, "One fails: its group is told."),
+        (1, 300, "One fails, and the failure goes up to its group."),
         (2, 330, "The group cancels all others in it, with all that they have started."),
         (3, 360, "When they have all ended, its block raises the error."),
     ):

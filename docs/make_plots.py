@@ -3,9 +3,10 @@
     python -m bench curves --json bench/results/curves.json  # measures them anew
     python -m bench io --json bench/results/servers.json
 
-They are SVG, legible on light and on dark ground, made without a library, so that a test can look
-whether they are what this makes. In a plot a line connects medians; a bar goes from the best to the
-worst repetition, and a ring marks the best. The chart of README.md compares the best repetitions.
+The plots are SVG, legible on light and on dark ground. The program makes them without a library, so a
+test can compare them with what this makes. In a plot a line connects medians; a bar goes from the best
+to the worst repetition, and a ring marks the best. The chart of README.md compares the best
+repetitions.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Plot:
     title: str
     across: str
     file: str = "curves.json"
-    #: Only these, where there are more than can be told apart.
+    #: Only these, where a plot of all subjects could not be read.
     subjects: tuple[str, ...] = ()
 
 
