@@ -3,9 +3,9 @@
     python -m bench curves --json bench/results/curves.json  # measures them anew
     python -m bench io --json bench/results/servers.json
 
-The plots are SVG, legible on light and on dark ground. The program makes them without a library, so a
-test can compare them with what this makes. In a plot a line connects medians; a bar goes from the best
-to the worst repetition, and a ring marks the best. The chart of README.md compares the best
+The plots are SVG, legible on light and on dark ground. The program makes them without a library, so
+a test can compare them with what this makes. In a plot a line connects medians; a bar goes from the
+best to the worst repetition, and a ring marks the best. The chart of README.md compares the best
 repetitions.
 """
 
