@@ -23,7 +23,7 @@
  *                           no Python code runs while a lock is held
  *   of a thread             thread-local, or in its PfThread
  *
- * docs/design.md has a table of what is shared.
+ * docs/design_state.md has a table of what is shared.
  */
 #ifndef PF_STATE_H
 #define PF_STATE_H
