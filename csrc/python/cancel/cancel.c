@@ -613,8 +613,6 @@ scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     (void)ignored;
     if (scope->fiber != NULL) {
         pf_scope_remove(scope);
-    } else {
-        pf_scope_refresh(scope);
     }
 }
 

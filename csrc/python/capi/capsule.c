@@ -25,8 +25,6 @@
 #include "engine/core/ccontext.h"
 #include "include/pyfiber.h"
 
-#define PYFIBER_NO_IMPORT
-
 #include <errno.h>
 
 /* Functions that exist only in the Python module; never released. */
