@@ -45,8 +45,7 @@
 #else
 #define FIRST_SLOTS 16
 #define MOST_SLOTS 256
-#define MOST_AT_HAND                                                          \
-    8 /* each stack at hand may keep a slab from being spare */
+#define MOST_AT_HAND 8 /* each one may keep a slab from being spare */
 #endif
 #define SLAB_BYTES ((size_t)256 << 20)
 
@@ -627,8 +626,8 @@ pf_stack_release(pf_stack *stack)
     }
     pool->live--;
     if (--pool->until_trim == 0) {
-        pf_slab_put_back(
-            pool); /* stacks at hand keep slabs from being freed */
+        /* Stacks at hand would keep their slabs from being freed. */
+        pf_slab_put_back(pool);
         trim_one(pool, stack);
     }
     /* With many spare slabs, after a peak, no stack stays at hand: each slab
