@@ -27,8 +27,8 @@ static struct sigaction previous_bus;
 static struct sigaction original_segv; /* replaced by the first install */
 static struct sigaction original_bus;
 static volatile sig_atomic_t faulted; /* a fault went to another handler */
-static _Thread_local void
-    *alternate; /* the signal stack mapped here, or NULL */
+/* The signal stack that this file gave the thread; NULL: none. */
+static _Thread_local void *alternate;
 
 static struct sigaction *
 previous_of(int signal_number)

@@ -63,8 +63,8 @@
 #define PERIOD INT64_C(1000000000) /* ns */
 #define AT_ONCE 2
 
-/* The pool always keeps a quarter of the load's slabs and one more, but at
- * most this many. */
+/* If the load would need fewer, the pool still keeps one spare slab and a
+ * quarter of the load's slabs, but at most this many. */
 #define ALWAYS_SPARE 16
 
 PF_ATOMIC(size_t) pf_slab_split_guards;
@@ -557,7 +557,7 @@ pf_slab_discard_deep(const pf_stack *stack)
 }
 
 /* Returns the deep part of this stack to the system, and slabs that an earlier
- * load left.  Runs for one release in TRIM_EVERY. */
+ * load left.  Runs for about one release in TRIM_EVERY. */
 static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
@@ -599,8 +599,8 @@ vacate(pf_stack *stack)
 #endif
 }
 
-/* Whether the slot is the home of several users.  Ends the OWN of one that is
- * not, as its only user releases it. */
+/* Whether the slot is the home of several users.  An OWN slot is not; this
+ * clears the flag, because the only user releases the slot. */
 static bool
 is_shared(const pf_stack *stack)
 {
