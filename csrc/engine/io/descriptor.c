@@ -18,7 +18,7 @@
 uint64_t
 pf_descriptor_new_owner(void)
 {
-    static PF_ATOMIC(size_t) last;
+    static PF_ATOMIC(size_t) last; /* shared, one word */
     return (uint64_t)pf_fetch_add(&last, 1) + 1;
 }
 

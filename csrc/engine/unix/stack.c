@@ -67,7 +67,7 @@
  * quarter of the load's slabs, but at most this many. */
 #define ALWAYS_SPARE 16
 
-PF_ATOMIC(size_t) pf_slab_split_guards;
+PF_ATOMIC(size_t) pf_slab_split_guards; /* shared, one word */
 
 /* ----------------------------------------------------------- slabs --- */
 

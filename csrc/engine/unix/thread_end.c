@@ -19,7 +19,7 @@ extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *)
 #define __cxa_thread_atexit_impl(run, argument, library) ((void)0)
 #endif
 
-/* All threads store the same function. */
+/* Shared, one word: all threads store the same function. */
 typedef void (*end_fn)(void);
 static PF_ATOMIC(end_fn) call_at_end;
 static pthread_key_t key;
