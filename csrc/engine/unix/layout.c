@@ -7,10 +7,11 @@
 #include "engine/stack/stack.h"
 
 /* The bytes of the header's page from the lowest place of a header upwards:
- * 768 bytes for the colours, 80 for the header, the rest for the room's first
- * bytes.  The other 2,432 bytes of a 4 KiB page are for C frames.  A fiber
- * that parks from Python uses 1.0 KiB of them on CPython 3.11 to 3.13 and 1.6
- * KiB on 3.14 and 3.15, and 0.7 KiB more if it starts the next fiber. */
+ * 768 bytes for the colours, 64 for the header (80 with Valgrind's field), the
+ * rest for the room's first bytes.  The other 2,432 bytes of a 4 KiB page are
+ * for C frames.  A fiber that parks from Python uses 1.0 KiB of them on
+ * CPython 3.11 to 3.13 and 1.6 KiB on 3.14 and 3.15, and 0.7 KiB more if it
+ * starts the next fiber. */
 #define ABOVE_HEADER 1664
 
 /* Bytes.  A signal frame alone takes 3 to 11 KiB. */
