@@ -26,7 +26,7 @@ _reported: set[tuple[str, int]] = set()
 MOST_PLACES = 1000
 NOT_THE_USERS = ("site-packages", "dist-packages", "<frozen", _report.__file__.rpartition("_")[0])
 LIBRARY = sysconfig.get_path("stdlib")
-#: Modules of debuggers. A user at a debugger's prompt knows that everything waits.
+#: Frames of these files are a debugger's: a user at its prompt knows that everything waits.
 DEBUGGERS = frozenset(os.path.join(LIBRARY, name) for name in ("bdb.py", "pdb.py", "code.py"))
 
 WITHOUT_PATCH = (

@@ -29,7 +29,7 @@ FiberCancelled.__module__ = "pyfiber"
 
 
 def fiber_cancelled(task: Task, cancelled: BaseException) -> FiberCancelled:
-    """The error for ``task.result()``; the task ended with ``cancelled``, a Cancelled or FiberExit."""
+    """The exception for result() of ``task``, which has ended with a Cancelled or a FiberExit."""
     error = FiberCancelled(_text(task, cancelled))
     error.reason = getattr(cancelled, "reason", None)
     error.by = getattr(cancelled, "by", None)

@@ -85,7 +85,7 @@ class FiberFuture(Future[R]):
         if self.done() or _engine._running_scheduler() is None:
             return timeout
         if timeout is not None and timeout < 0:
-            timeout = 0  # Executor.map() passes what is left of its own timeout
+            timeout = 0  # Executor.map() passes the rest of its timeout
         _park_until_done(self, timeout)
         return 0
 
@@ -180,7 +180,7 @@ class _Pool:
             raise BrokenExecutor("the executor's initializer failed: its calls do not run")
 
     def prepare(self) -> None:
-        """Call the initializer. Each fiber does this first, as each worker of a thread pool does."""
+        """Call the initializer: each fiber does so first, as a worker of a thread pool does."""
         self.check_whole()
         if self.initializer is None:
             return
@@ -236,7 +236,7 @@ class _Pool:
             raise
 
     def begin_next(self, scheduler: Scheduler) -> bool:
-        """Start a waiting call; the caller holds the lock. False if none waits or no place is free."""
+        """Start a waiting call, with the lock held; False if none waits or no place is free."""
         if not self.backlog or self.is_full():
             return False
         fiber, _ = self.backlog[0]
@@ -331,7 +331,7 @@ def _at_exit() -> None:
         pool.shut_down()
 
 
-# concurrent.futures registers the shutdown of its own threads in the same way.
+# concurrent.futures registers the shutdown of its threads in the same way.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 
 

@@ -27,8 +27,8 @@ def generator(fn: Callable[P, object]) -> Callable[P, FiberGenerator[Any]]:
         raise TypeError(f"@generator takes a function, not {type(fn).__name__!r}")
     if getattr(getattr(fn, "__code__", None), "co_flags", 0) & _SUSPENDS_ITSELF:
         raise TypeError(
-            "@generator takes a function without 'yield' and 'async': call emit(value) in it "
-            "instead of 'yield value'"
+            "@generator takes a function that calls emit(value), without 'yield' and 'async': "
+            "write emit(value) instead of 'yield value'"
         )
 
     @wraps(fn)
