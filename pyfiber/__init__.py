@@ -206,6 +206,6 @@ if not TYPE_CHECKING:  # with a __getattr__ a type checker would accept every na
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that have not been imported yet."""
+    """Return all public names, also those that have not been imported yet."""
     dunders = (name for name in globals() if name.startswith("__"))
     return sorted({*__all__, *_MODULES, *dunders})

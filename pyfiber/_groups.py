@@ -71,7 +71,10 @@ def _follow(fiber: Task[T]) -> T:
 
 
 def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Task[T]], object]) -> Task[T]:
-    """Start a participant; returns a fiber that represents `work` if that was started before."""
+    """Start a participant. Returns a fiber that represents `work` if that was started before.
+
+    A grain that is in a pool counts as started.
+    """
     task: Task[T]
     if isinstance(work, (Fiber, Grain)) and (work.state != "new" or getattr(work, "pool", None)):
         task = group._spawn_watched(partial(_follow, work), on_done)

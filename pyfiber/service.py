@@ -142,7 +142,7 @@ def on_stop(fn: F, /) -> F:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Make the block a service: call the functions of ``on_start()``, at its end of ``on_stop()``.
+    """Call the ``on_start()`` functions, run the block as a service, call the ``on_stop()`` ones.
 
     The service's background fibers are cancelled and joined when the block has ended. Raises
     FiberError outside of a run, and in a run that has a service already.
