@@ -22,7 +22,7 @@ look(pf_thread *thread, pf_fiber *fiber, pf_packing *packing)
     CHECK(fiber->stack->user == fiber && fiber->task.has_stack);
     packing->room_end = fiber->stack->room + ROOM_USED;
     packing->exposed = self->exposed;
-    packing->lends = self->lends || sleepers_all_lend;
+    packing->called_back = self->lends || sleepers_all_lend;
     packing->pinned = self->pinned;
     sleepers_looks++;
 }

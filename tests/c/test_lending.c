@@ -1,4 +1,4 @@
-/* Tests pools whose slots are shared (pf_stack_pool_lend), and the visits to
+/* Tests pools whose slots are shared (pf_stack_pool_share_from), and the visits to
  * all their stacks (pf_stack_pool_next). */
 #include "check.h"
 
@@ -173,7 +173,7 @@ pool_that_lends_asks_before_each_further_stack(void)
     pf_stack_pool *pool = new_pool();
     pf_stack *stack;
     pf_stack_pool_own(pool, &asked);
-    pf_stack_pool_lend(pool, 3, share_the_first);
+    pf_stack_pool_share_from(pool, 3, share_the_first);
     asked = 0;
     for (int i = 0; i < 3; i++) {
         take(pool);
@@ -190,7 +190,7 @@ pool_that_lends_asks_before_each_further_stack(void)
     take(pool);
     CHECK_EQUAL(asked, 6);
     CHECK_EQUAL(pf_stack_pool_live(pool), 4);
-    pf_stack_pool_lend(pool, 0, NULL);
+    pf_stack_pool_share_from(pool, 0, NULL);
     take(pool);
     CHECK_EQUAL(asked, 6);
     for (int i = 0; i < 5; i++) {

@@ -13,9 +13,10 @@
 #include "engine/unix/map.h"
 
 void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
+pf_stack_pool_share_from(pf_stack_pool *pool, size_t from,
+                         pf_stack_share_fn share)
 {
-    pool->lend_from = share == NULL ? SIZE_MAX : from;
+    pool->share_from = share == NULL ? SIZE_MAX : from;
     pool->share = share;
 }
 

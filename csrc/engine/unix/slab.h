@@ -46,9 +46,9 @@ struct pf_slab {
 struct pf_stack_pool {
     pf_slab *open; /* slabs with a free slot, the latest used first */
     size_t live;
-    size_t vacant;    /* live slots without an occupant */
-    size_t shared;    /* users of a slot after its first, plus the OWN slots */
-    size_t lend_from; /* `live` from which on `share` is asked first */
+    size_t vacant; /* live slots without an occupant */
+    size_t shared; /* users of a slot after its first, plus the OWN slots */
+    size_t share_from; /* `live` from which on `share` is asked first */
     pf_stack_share_fn share;
     void *owner;
     pf_stack *at_hand; /* released stacks that are still set up */

@@ -196,7 +196,7 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
     pool->stride = pf_layout_stride(pool->slot_size);
     pool->reserve = pf_layout_reserve_size(pool->slot_size);
     pool->tail = pf_layout_tail_size(room_size);
-    pool->lend_from = SIZE_MAX;
+    pool->share_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
 }
@@ -377,7 +377,7 @@ acquire(pf_stack_pool *pool)
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
-    if (pool->live >= pool->lend_from &&
+    if (pool->live >= pool->share_from &&
         (*stack = pool->share(pool, pool->owner, false)) != NULL) {
         return 0;
     }
