@@ -254,7 +254,7 @@ stall_limit = STALL_LIMIT
 
 
 def set_stall_limit(seconds: float) -> None:
-    """See docs/observability.md; ValueError if it is negative or not a number."""
+    """See docs/deadlocks.md; ValueError if it is negative or not a number."""
     global stall_limit
     _engine._set_stall_limit(seconds)
     stall_limit = seconds
