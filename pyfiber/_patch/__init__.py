@@ -64,8 +64,8 @@ def _chosen(parts: dict[str, bool]) -> set[str]:
         )
     if not gil_is_on():
         raise FiberError(
-            "patch() needs the GIL: without it, pyfiber's lists of fibers that wait for a standard lock"
-            " or queue are not thread-safe; start Python with PYTHON_GIL=1 or -X gil=1"
+            "patch() needs the GIL: without it, the lists of fibers that wait for standard locks or"
+            " queues are not thread-safe; start Python with PYTHON_GIL=1 or -X gil=1"
         )
     named = {name for name, wanted in parts.items() if wanted}
     return named or PARTS.keys() - parts.keys()

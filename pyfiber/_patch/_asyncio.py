@@ -15,7 +15,7 @@ def new_event_loop() -> Any:
 
 
 def apply(record: Record) -> None:
-    """Apply this part when asyncio is imported: the import is slow, and not every program uses it."""
+    """Apply this part once asyncio is imported: that is slow, and not every program needs it."""
 
     def imported(module: ModuleType) -> None:
         record.function(module, "new_event_loop", new_event_loop)
