@@ -363,7 +363,7 @@ class Parser:
     def _below(self, script: str, path: str) -> str:
         """The rest of a path after ``script``, with which all of the application's paths begin."""
         if path != script and not path.startswith(script + "/"):
-            raise self._refuse("404 Not Found", f"all there is begins with {script}")
+            raise self._refuse("404 Not Found", f"all paths here begin with {script}")
         return path[len(script) :]
 
     def _other_form(self, environ: Environ, method: str, target: str) -> str:
