@@ -48,7 +48,7 @@ class Group(TypedDict):
     names: list[str]
     #: What the first fiber waits for; None if it does not wait.
     wait: str | None
-    #: For how many seconds they have waited: the shortest and the longest wait.
+    #: For how many seconds the fibers have waited: the shortest and the longest wait.
     waited: tuple[float, float] | None
     #: How many of these waits began after the time that the question named.
     moved: int

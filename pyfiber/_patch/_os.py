@@ -57,7 +57,7 @@ def _await_end(pid: int) -> bool:
 
 
 def _await_any(pid: int, only_end: bool) -> None:
-    """Park until a child has ended (or stopped), without reaping it.
+    """Park until a child has ended (or stopped), without reaping it; or for _PAUSE seconds.
 
     If the fiber is cancelled, the thread that waits stays until the next child ends.
     """

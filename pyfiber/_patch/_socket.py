@@ -33,7 +33,7 @@ _AT_ONCE: int = getattr(socket, "MSG_DONTWAIT", 0) if hasattr(_engine, "_at_once
 
 
 class Shared(pyfiber.socket.socket):
-    """A socket on which several fibers take turns: programs use sockets of threads like that."""
+    """A socket on which several fibers take turns, as threads may on a standard one."""
 
     __slots__ = ()
 

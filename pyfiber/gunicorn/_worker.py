@@ -181,11 +181,11 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # Signals: the handlers run in whichever fiber runs, so they only note what is to be done
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM: an orderly end."""
+        """SIGTERM: end in order."""
         self._stop(in_a_hurry=False)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGINT and SIGQUIT: a quick end."""
+        """SIGINT and SIGQUIT: end quickly."""
         self._stop(in_a_hurry=True)
         spawn(self.cfg.worker_int, self)
 

@@ -91,7 +91,7 @@ class Explorer:
         self.complete = False
 
     def attempts(self) -> Iterator[Attempt]:
-        """Run after run. The first has the usual order and measures the program's length."""
+        """Yield run after run. The first has the usual order and measures the program's length."""
         self.runner.configure()
         yield self.runner.run()
         if self.strategy == "dfs":
@@ -148,7 +148,7 @@ class Explorer:
         )
 
     def fail(self, exc: BaseException) -> NoReturn:
-        """Shrink, log, raise."""
+        """Shrink the failing schedule, log its run, and raise the failure."""
         found = Found(self.runner, exc, self.runner.schedule())
         found.trace()  # the schedule must fail again before anything is concluded from it
         found.shrink()
@@ -220,7 +220,7 @@ def explore(
 
 
 def check_depth(depth: object) -> int:
-    """1 to 16; TypeError or ValueError otherwise."""
+    """Check that the depth is from 1 to 16; TypeError or ValueError otherwise."""
     if check_count(depth, "depth") > MAX_DEPTH:
         raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
     return int(depth)  # type: ignore[call-overload,no-any-return]
@@ -229,7 +229,7 @@ def check_depth(depth: object) -> int:
 def explore_program(
     program: Program, schedules: int, strategy: str, seed: int, depth: int
 ) -> Exploration:
-    """explore() with everything checked."""
+    """Do what explore() does, with arguments that have been checked."""
     with Runner(program) as runner:
         return Explorer(runner, strategy, schedules, seed, depth).run()
 
@@ -273,7 +273,7 @@ def replay(
 
 
 def replay_program(program: Program, schedule: Schedule) -> Any:
-    """replay() with everything checked."""
+    """Do what replay() does, with arguments that have been checked."""
     program.preempt, program.unfair = schedule.preempt, schedule.unfair
     with Runner(program) as runner:
         tracer = report.Tracer(runner.scheduler, program.clock)
@@ -354,7 +354,7 @@ def run(
 
 
 def run_program(program: Program, seed: int | None, strategy: str | None, depth: int) -> Any:
-    """run() without a schedule."""
+    """Do what run() does without a schedule."""
     number = 0 if seed is None else check_seed(seed)
     drawn = strategy or ("fifo" if seed is None else "random")
     if drawn not in ("fifo", "random", "pct"):

@@ -341,7 +341,7 @@ def in_force(rules: Rules) -> Iterator[None]:
 
 
 def note_threads(exc: BaseException) -> None:
-    """Note on a deadlock that the run does not wait for other threads, if there are any."""
+    """Add a note to a deadlock, if there are other threads: the run does not wait for them."""
     others = [
         thread.name
         for thread in threading.enumerate()

@@ -137,7 +137,7 @@ class Program:
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
         if any(kind(self.fn) for kind in NOT_PLAIN):
             raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
-        if not isinstance(self.threads, bool):  # as of pyfiber.run()
+        if not isinstance(self.threads, bool):  # pyfiber.run() takes a number, too
             raise TypeError(
                 "threads says whether other threads may run: True or False. A run under test has "
                 "one scheduler: its order could not be repeated over several threads"

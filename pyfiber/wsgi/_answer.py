@@ -233,7 +233,7 @@ class Answer:
     def _expect(self, size: int) -> None:
         """Make ``size`` the length of the body, if the application has not given one.
 
-        For HEAD a size of 0 says nothing: there may be no body whatever GET would return.
+        Not a size of 0 for HEAD: the application may have left out the body that GET returns.
         """
         if self._left is None and not self._bare and (size or not self._request.is_head):
             self._left = size

@@ -77,7 +77,7 @@ class Connection:
         self._answered: Request | None = None  # the request that is being answered
         self._began = 0.0  # when the answer to it began, by time.monotonic()
 
-    # The life of it
+    # From the first request to the last
 
     def serve(self) -> None:
         """Serve requests until one side ends the connection."""

@@ -144,10 +144,10 @@ class Parser:
 
     def __init__(self, site: Site, peer: Any) -> None:
         self.ready: deque[Request] = deque()
-        self.error: Refused | None = None  # of the request behind those in `ready`
+        self.error: Refused | None = None  # what is wrong with the request after `ready`
         self._site = site
         self._peer = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
-        self._environ: Environ | None = None  # of the head that is being read
+        self._environ: Environ | None = None  # the environ of the head that is being read
         self._request: Request | None = None  # the request of the body that is being read
         self._keys = _KEYS
         self._url = b""
