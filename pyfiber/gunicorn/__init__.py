@@ -9,7 +9,7 @@ worker serves at most ``worker_connections`` connections at a time. gunicorn's o
 
 pyfiber.wsgi reads and writes HTTP. If a setting needs gunicorn's own code, that code does so
 instead, which takes several times as long, and a line of the log names the setting. ``PlainWorker``
-always uses gunicorn's code. docs/services.md has the details.
+always uses gunicorn's code. docs/gunicorn.md has the details.
 
 The worker needs the extra ``gunicorn``: ``pip install "pyfiber-engine[gunicorn]"``.
 """
