@@ -7,7 +7,7 @@ Environment variables:
   PYFIBER_SANITIZE=address,undefined
   PYFIBER_HARDTEST=1         tiny slabs, a look at the timers at every switch
   PYFIBER_UNTESTED=1         for free-threaded CPythons that pyfiber was not tested with
-  PYFIBER_DEBUG_FILES=FOLDER keep there, for gdb, what wheels are built without
+  PYFIBER_DEBUG_FILES=FOLDER put the debug information there, which wheels are built without
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UCONTEXT = not WINDOWS and (os.environ.get("PYFIBER_CONTEXT") == "ucontext" or n
 
 
 def why_not_here() -> str | None:
-    """A sentence, if pyfiber cannot be built for this interpreter or this system."""
+    """Why pyfiber cannot be built for this interpreter or system; None if it can."""
     if platform.python_implementation() != "CPython":
         return "pyfiber needs CPython: it switches CPython's own thread state"
     # pip runs this file before it looks at requires-python.
@@ -64,18 +64,18 @@ PUBLIC_HEADER = "csrc/include/pyfiber.h"
 
 
 def sources(room: str) -> list[str]:
-    """The C files under a folder, but for those of another system."""
+    """The C files under a folder, except those of the other system."""
     other = "unix" if WINDOWS else "windows"
     return sorted(str(path) for path in Path(room).rglob("*.c") if other not in path.parts)
 
 
 def context_sources() -> list[str]:
-    """What switches: the one backend that csrc/context/context.h chooses."""
+    """The files that switch contexts, for the backend that csrc/context/context.h chooses."""
     if WINDOWS:
         return ["csrc/context/context.c", "csrc/context/winfiber.c"]
     if not UCONTEXT:
-        # Both: each file is empty on the other processor, and a macOS build
-        # for two processors compiles both.
+        # Both files: each is empty on the other's processor, and a macOS build for two processors
+        # compiles both.
         assembly = ["csrc/context/x86_64_sysv.S", "csrc/context/aarch64_aapcs.S"]
         return ["csrc/context/context.c", *assembly]
     return ["csrc/context/context.c", "csrc/context/ucontext.c"]
@@ -85,7 +85,8 @@ def compile_args() -> list[str]:
     if WINDOWS:
         return ["/std:c11", "/O2"]
     args = ["-std=c11", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
-    # Not every processor has them by default (riscv64): profilers and C++ exceptions need them.
+    # Profilers and C++ exceptions need unwind tables, which some processors lack by default
+    # (riscv64).
     args.append("-fasynchronous-unwind-tables")
     if os.environ.get("PYFIBER_WERROR"):
         args.append("-Werror")
@@ -118,7 +119,10 @@ def macros() -> list[tuple[str, str | None]]:
 
 
 def split_debug_information(module: Path) -> None:
-    """Take out what only a debugger reads, four fifths of the file; the module names its place."""
+    """Strip the debug information, four fifths of the file.
+
+    With PYFIBER_DEBUG_FILES it goes to a file of its name, which the module refers to.
+    """
     objcopy = shutil.which("objcopy")
     if os.environ.get("PYFIBER_ASSERTIONS") or objcopy is None:
         return
@@ -132,9 +136,9 @@ def split_debug_information(module: Path) -> None:
 
 
 def shown_by_the_index(readme: str, repository: str, version: str) -> str:
-    """README.md with links that lead somewhere from elsewhere: to this version's files.
+    """README.md with absolute links to this version's files, for the package index.
 
-    As they are, they lead somewhere in a checkout and on the repository's page.
+    The relative links of README.md work only in a checkout and on the repository's page.
     """
 
     def absolute(found: re.Match[str]) -> str:
@@ -145,14 +149,14 @@ def shown_by_the_index(readme: str, repository: str, version: str) -> str:
 
     relative = r"(?!\w+:)([^\s()\"]+)"
     parts = re.split(r"(^```.*?^```$)", readme, flags=re.MULTILINE | re.DOTALL)
-    for i in range(0, len(parts), 2):  # the others are code
+    for i in range(0, len(parts), 2):  # parts with odd numbers are code
         markdown = re.sub(rf"(\]\(){relative}(\))", absolute, parts[i])
         parts[i] = re.sub(rf"(\b(?:src|srcset|href)=\"){relative}(\")", absolute, markdown)
     return "".join(parts)
 
 
 def long_description() -> str:
-    import tomllib  # not above: what is refused may be too old to have it
+    import tomllib  # not at the top: a Python that is refused may lack it
 
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = Path("README.md").read_text(encoding="utf-8")
@@ -160,10 +164,11 @@ def long_description() -> str:
 
 
 def corrected_macros(extension: Extension) -> list[tuple[str, str | None]]:
-    """An extension's macros; cffi's need mending for free-threaded CPythons.
+    """An extension's macros; those that cffi adds are corrected for free-threaded CPythons.
 
-    On 3.15 it asks for the stable ABI, wanted or not, which has no thread state to look into.
-    Another stands in the file that cffi writes as well, empty: compilers warn if the two differ.
+    On 3.15 cffi always asks for the stable ABI, in which the thread state cannot be read.
+    Another macro is defined in the file that cffi writes, too, there with an empty value:
+    compilers warn if the two values differ.
     """
     return [
         (key, value or "") for key, value in extension.define_macros if key != "Py_TARGET_ABI3T"
@@ -174,7 +179,7 @@ class BuildExt(build_ext):
     """build_ext that knows assembly files with a C preprocessor, and uses all processors."""
 
     def compile_side_by_side(self) -> None:
-        """Make the compiler take the files of an extension one by one, several at a time."""
+        """Compile each file of an extension by a separate call, several at a time."""
         compile_all = self.compiler.compile
 
         def compile(sources: list[str], output_dir: str = "", **options: Any) -> list[str]:
@@ -190,7 +195,7 @@ class BuildExt(build_ext):
         self.compiler.compile = compile
 
     def run(self) -> None:
-        # Asked now: setuptools builds as if for elsewhere, and copies.
+        # Read before super().run(), which sets inplace to 0 while it builds and copies the result.
         self.for_this_tree = self.inplace or self.editable_mode
         super().run()
 
@@ -242,7 +247,7 @@ engine = Extension(
 
 
 def cffi_modules() -> list[str]:
-    """What pyfiber.capi needs; nothing where cffi cannot be had: free-threaded 3.13."""
+    """The module that pyfiber.capi needs; none on free-threaded 3.13 without cffi."""
     if sysconfig.get_config_var("Py_GIL_DISABLED") and importlib.util.find_spec("cffi") is None:
         return []
     return ["csrc/cffi/build_capi.py:ffibuilder"]

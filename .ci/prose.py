@@ -126,8 +126,8 @@ def of_markdown(text: str) -> Iterator[tuple[int, str]]:
     text = re.sub(
         r"^([ \t]*)(`{3,}|~{3,}|:{3,}).*?^[ \t]*\2[ \t]*$", blank, text, flags=re.M | re.S
     )
-    # What bench/table.py writes is no prose.
-    text = re.sub(r"<!-- ([\w ]+): begin -->.*?<!-- \1: end -->", blank, text, flags=re.S)
+    # What bench/table.py writes is made of results.
+    text = re.sub(r"<!-- (bench[^:]*): begin -->.*?<!-- \1: end -->", blank, text, flags=re.S)
     text = re.sub(r"<!--.*?-->", blank, text, flags=re.S)
     text = re.sub(r"^[ \t]*(?:\||#|<|\[[^\]]*\]:|\(.*\)=$).*$", "", text, flags=re.M)
     yield from paragraphs(text, 1)

@@ -1,6 +1,6 @@
 """Each variable outside of a function says what kind of state it is: python3 .ci/state.py
 
-There are three kinds (see docs/design.md), named in a comment at or above the variable:
+There are three kinds (see docs/design_state.md), named in a comment at or above the variable:
 
     constant after import       set while the module is imported, read by everybody from then on
     shared, behind SOME_lock    written later; or "shared, one word", which is atomic;

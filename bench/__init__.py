@@ -1,21 +1,21 @@
-"""pyfiber and its peers, measured side by side: `python -m bench`, typed in a checkout.
+"""Measures pyfiber beside its peers: `python -m bench`, typed in a checkout.
 
-Nothing of this is installed.
+This package is not installed.
 
     model.py     what a row, a case and a sample are
     peers.py     the libraries pyfiber is compared with, and how to install them
-    proc.py      what Linux tells about a process
+    proc.py      what Linux reports about a process
     io/          servers and the load that they are measured under
     rows/        one module for each family of benchmarks; rows/__init__.py is the registry
     worker.py    the process in which one case is measured
-    runner.py    which worker measures when: repetitions interleaved, best one kept
+    runner.py    runs the workers: repetitions interleaved, the best one kept
     report.py    the table and the JSON document
     progress.py  the progress bar
     __main__.py  the command line
-    table.py     the tables of docs/performance.md, made of kept documents
+    table.py     the tables of docs/performance.md, made from JSON documents
     c/, go/      programs in other languages, built by c/Makefile
 
-Programs of their own, typed as `python -m bench.NAME`:
+Separate programs, typed as `python -m bench.NAME`:
 
     instructions.py  how many instructions the operations of hot_paths.py take
     patch_cost.py    what the patch costs outside of fibers

@@ -1,11 +1,11 @@
-"""What a wait for an awaitable costs in plain code that a coroutine has called.
+"""Measures what it costs to wait for an awaitable in plain code that a coroutine has called.
 
     python -m bench.awaiting [LOOP...]    asyncio, uvloop
 
-Everybody awaits the same object, which yields once to the loop: a coroutine by `await`, plain code
-by pyfiber's ``await_()``, by a bare greenlet whose parent awaits what it is given, and by
-greenback's ``await_()``. Rounds of all of them take turns in one process; the best one of each
-counts. Those that are not installed are left out.
+All subjects wait for the same object, which yields once to the loop: a coroutine by `await`, plain
+code by pyfiber's ``await_()``, by a bare greenlet whose parent awaits what it is given, and by
+greenback's ``await_()``. The rounds of all subjects are interleaved in one process; the best round
+of each counts. Subjects that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Measure = Callable[[], Awaitable[object]]
 
 
 class Turn:
-    """A turn of the loop."""
+    """An awaitable that yields once to the loop."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield

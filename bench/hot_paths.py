@@ -1,8 +1,8 @@
-"""The operations whose price must not rise unnoticed, each as a small program.
+"""The operations whose instructions are counted, so that their cost does not rise unnoticed.
 
-`python bench/hot_paths.py NAME NUMBER` performs one of them NUMBER times; instructions.py counts
-what that takes. Without arguments it names them. Nothing else happens in the measured part: all
-methods are bound before.
+`python bench/hot_paths.py NAME NUMBER` performs an operation NUMBER times; instructions.py counts
+what that takes. Without arguments the program lists the names. All methods are bound before the
+measured part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def nothing() -> None:
 
 
 def switch(number: int) -> None:
-    """There and back between two raw fibers."""
+    """Switch between two raw fibers, there and back."""
     back = pyfiber.current().switch
 
     def body() -> None:
@@ -57,7 +57,7 @@ def create(number: int) -> None:
 
 
 def yields(number: int) -> None:
-    """One yield_now() of one among a hundred fibers."""
+    """Call yield_now() in one of a hundred fibers."""
 
     def turns() -> None:
         turn = pyfiber.yield_now
@@ -139,7 +139,7 @@ def lock(number: int) -> None:
 
 
 def select(number: int) -> None:
-    """Two selects, one that sends and one that receives, without waiting."""
+    """Call select() twice, to send and to receive, without waiting."""
     first, second = Channel[int](4), Channel[int](4)
     sends, receives, idle = first.sending(1), first.receiving(), second.receiving()
     choose = pyfiber.select
@@ -157,7 +157,7 @@ def timeout(number: int) -> None:
 
 
 def group(number: int) -> None:
-    """A fiber in a TaskGroup of a hundred."""
+    """Run a fiber in a TaskGroup of a hundred."""
     for _ in range(number // TURNS):
         with TaskGroup() as tasks:
             for _ in range(TURNS):
@@ -165,7 +165,7 @@ def group(number: int) -> None:
 
 
 def grain(number: int) -> None:
-    """A step of one among a hundred grains."""
+    """Run a step of one of a hundred grains."""
 
     def steps() -> Iterator[None]:
         for _ in range(number // TURNS):
@@ -176,14 +176,14 @@ def grain(number: int) -> None:
 
 
 def connections(number: int) -> list[tuple[Socket, Socket]]:
-    """Pairs of connected TCP sockets."""
+    """Return pairs of connected TCP sockets."""
     with create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         return [(create_connection(address), listener.accept()[0]) for _ in range(number)]
 
 
 def send_recv(number: int) -> None:
-    """send() and recv() of what is there, so that neither waits."""
+    """Call send(), and recv() of what is there, so that neither waits."""
     [(here, there)] = connections(1)
     send, receive = here.send, there.recv
     data = bytes(128)
@@ -194,7 +194,7 @@ def send_recv(number: int) -> None:
 
 
 def echo(number: int) -> None:
-    """A recv() that waits and a sendall(), of one of a hundred fibers in pairs."""
+    """Call sendall(), and recv(), which waits, in one of a hundred fibers that form pairs."""
 
     def echoes(connection: Socket) -> None:
         receive, send = connection.recv, connection.sendall
@@ -217,7 +217,7 @@ def echo(number: int) -> None:
 
 
 def greenlet_switch(number: int) -> None:
-    """There and back between two greenlets."""
+    """Switch between two greenlets, there and back."""
     back = greenlet.getcurrent().switch
 
     def body() -> None:
@@ -235,7 +235,7 @@ def greenlet_create(number: int) -> None:
         greenlet.greenlet(nothing).switch()
 
 
-#: Name: (the operation, whether it needs a run)
+#: For each name the operation, and whether it needs a run.
 OPERATIONS: dict[str, tuple[Callable[[int], None], bool]] = {
     "switch": (switch, False),
     "value": (value, False),

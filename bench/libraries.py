@@ -1,11 +1,12 @@
-"""What libraries cost in fibers, in gevent's greenlets and in threads: processor time for each act.
+"""Measures the processor time of library calls in fibers, in gevent's greenlets and in threads.
 
     python -m bench.libraries [REDIS|PSYCOPG|...] [--rounds 5]
 
-Servers are started for it, as for the tests in tests/libraries. A hundred fibers, greenlets or
-threads of one process perform the same act with the same library, again and again; its processor
-time, user and system, is divided by the acts. The candidates take turns, and the median of the
-rounds is printed, with the ratio to pyfiber's.
+The program starts the servers that the libraries need, as the tests in tests/libraries do. A
+hundred fibers, greenlets or threads of one process perform the same act with the same library,
+again and again; the process's time on processors, user and system, is divided by the number of
+acts. The candidates are interleaved. For each one the median of the rounds is printed, with the
+ratio to pyfiber's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CANDIDATES = ("pyfiber", "gevent", "threads")
 HERE = [sys.executable, "-m", "bench.libraries"]
 
 
-# in the process that is measured ------------------------------------------------------------------
+# In the measured process --------------------------------------------------------------------------
 
 
 def redis(port: int) -> Callable[[], Callable[[], Any]]:
@@ -108,7 +109,7 @@ Calls = list[Callable[[], Any]]
 
 
 def _ways(candidate: str) -> tuple[Callable[[Calls], Any], Callable[[Callable[[], None]], Any]]:
-    """How to make calls at once, and how to run the program."""
+    """Return a function that makes calls at the same time, and one that runs the program."""
     if candidate == "pyfiber":
         import pyfiber
 
@@ -132,7 +133,7 @@ def _ways(candidate: str) -> tuple[Callable[[Calls], Any], Callable[[Callable[[]
     return in_threads, lambda program: program()
 
 
-# beside it ----------------------------------------------------------------------------------------
+# In the measuring process -------------------------------------------------------------------------
 
 
 def measure(candidate: str, library: str, port: int, number: int) -> float:
@@ -147,7 +148,7 @@ POOLS = {"pyfiber": "custom", "gevent": "gevent", "threads": "threads"}
 
 
 def measure_celery(candidate: str, library: str, port: int, number: int) -> float:
-    """Of the worker, for one short task with a result, of those a hundred may be under way."""
+    """Return the worker's processor time for one short task; a hundred may be under way."""
     client = load("redis").Redis(port=port, db=1)
     environment = {
         **os.environ,
@@ -164,7 +165,7 @@ def measure_celery(candidate: str, library: str, port: int, number: int) -> floa
     with subprocess.Popen(worker, env=environment, cwd=ROOT, **quiet) as process:  # type: ignore[call-overload]
         try:
             spent = []
-            for times in (2, number // 4):  # the first to warm it up
+            for times in (2, number // 4):  # the first round warms the worker up
                 before = client.dbsize() + times * AT_ONCE
                 start = processor_time(process.pid)
                 send = [*HERE, "--send", str(times * AT_ONCE)]
@@ -180,7 +181,7 @@ def measure_celery(candidate: str, library: str, port: int, number: int) -> floa
 
 
 def send(number: int) -> None:
-    """Short tasks to the queue; the sender does not want to be told of their results."""
+    """Put short tasks into the queue; the sender does not wait for their results."""
     celery_program = load("tests.libraries.celery_program")
     add = celery_program.app.tasks["tests.libraries.celery_program.add"]
     celery_program.app.backend.on_task_call = lambda *_: {}

@@ -1,4 +1,4 @@
-"""What a benchmark is: rows of cases, and the samples that cases return."""
+"""Defines a benchmark: rows of cases, and the samples that cases return."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .peers import PEERS
 
 clock = perf_counter_ns
 
-#: The checkout: processes that import `bench` begin here.
+#: The checkout, the working directory of processes that import `bench`.
 ROOT = Path(__file__).resolve().parent.parent
 
-#: The subject that this is all about.
+#: pyfiber's name among the subjects.
 PYFIBER = "pyfiber"
 
 NANOSECONDS = "ns"
@@ -22,7 +22,7 @@ BYTES = "bytes"
 MILLISECONDS = "ms"
 CALLS = "calls"
 
-#: The families of rows, of which the command measures one unless told otherwise.
+#: The families of rows; one run of the command measures one of them.
 ENGINE = "engine"
 IO = "io"
 CURVES = "curves"
@@ -47,8 +47,8 @@ class Sample:
         return self.total / self.operations
 
 
-#: A case is a function of the number of operations wanted. It prepares, measures and cleans up,
-#: and may do somewhat more operations than asked for, to make its last round a full one.
+#: A case is a function of the number of operations wanted. The function prepares, measures and
+#: cleans up, and may do more operations than asked for, so that its last round is a full one.
 Measure = Callable[[int], Sample]
 
 
@@ -58,11 +58,11 @@ class Case:
 
     subject: str
     measure: Measure
-    #: The distribution it needs: the peer that has its name, unless another one is given.
+    #: The distribution that the case needs; by default the peer with the subject's name.
     peer: str | None = None
     #: At most this many operations, for subjects that cannot bear the row's count.
     limit: int | None = None
-    #: What to know about this subject's way of doing it.
+    #: A remark on how this subject does the work.
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Row:
     #: One sentence: what exactly is timed.
     description: str
     cases: tuple[Case, ...]
-    #: Operations in one repetition, normally and with --quick.
+    #: How many operations one repetition has, normally and with --quick.
     count: int
     quick: int
     unit: str = NANOSECONDS
@@ -87,13 +87,13 @@ class Row:
     #: short repetitions find an undisturbed moment sooner than a few long ones.
     #: None: the count is part of what is measured and never reduced.
     budget: float | None = 0.125
-    #: Measure every repetition in a process of its own.
+    #: Measure every repetition in a new process.
     fresh: bool = False
-    #: At most so many repetitions.
+    #: Make at most so many repetitions.
     repetitions: int | None = None
-    #: Only with --full, or when asked for by name.
+    #: Measure this row only with --full, or when it is named.
     full_only: bool = False
-    #: Which rows it is measured with.
+    #: The rows that are measured together with this one.
     family: str = ENGINE
     #: The subject that the others are compared with.
     reference: str = PYFIBER

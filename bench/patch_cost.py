@@ -1,10 +1,10 @@
-"""What the patch costs code that runs in no fiber: operations unpatched, and beside that patched.
+"""Measures what the patch costs code that runs in no fiber: operations unpatched and patched.
 
     python -m bench.patch_cost                  # instructions (valgrind's) and nanoseconds
     python -m bench.patch_cost --rounds 15 recv "with lock"
 
-Each count and each time comes from a process of its own; the loop around the operation is included.
-A time is the median of as many rounds; in a round one process follows the other.
+Each count and each time comes from a separate process, and includes the loop around the operation.
+A time is the median of --rounds rounds; a round runs one process without and one with the patch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .model import ROOT
 
 FEW, MANY, TIMED = 500, 3_000, 20_000
 
-#: What is done once, and many times.
+#: The statements that are run once, as preparation, and many times.
 OPERATIONS = {
     "the loop itself": ("pass", "pass"),
     "lock.acquire, release": ("lock = threading.Lock()", "lock.acquire(); lock.release()"),
@@ -46,7 +46,7 @@ def operation(number):
 
 
 def perform(name: str, patched: bool, number: int) -> float:
-    """Seconds, in this process."""
+    """Run an operation in this process; return the seconds that it took."""
     import pyfiber
 
     if patched:
@@ -60,7 +60,7 @@ def perform(name: str, patched: bool, number: int) -> float:
 
 
 def arguments(name: str, patched: bool, number: int) -> list[str]:
-    """Of an interpreter that performs it."""
+    """The arguments of an interpreter that runs an operation."""
     return ["-m", "bench.patch_cost", "--perform", str(int(patched)), str(number), name]
 
 

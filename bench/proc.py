@@ -1,4 +1,4 @@
-"""What Linux tells about a process under /proc."""
+"""Reads what Linux reports about a process under /proc."""
 
 from __future__ import annotations
 

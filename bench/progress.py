@@ -1,4 +1,4 @@
-"""A line that says what is being measured: on a terminal drawn over and over, elsewhere nothing."""
+"""A progress line on a terminal, redrawn for each measurement; nothing is printed elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Progress:
         self.stream = stream
 
     def begin(self, label: str) -> None:
-        """Say what is being measured now; nothing, to clear the line."""
+        """Show what is being measured now; an empty label clears the line."""
         if self.stream.isatty():
             width = shutil.get_terminal_size().columns - 1
             line = f"{100 * self.done // self.total:3}%  {label}" if label else ""
@@ -23,5 +23,5 @@ class Progress:
             self.stream.flush()
 
     def advance(self, steps: int = 1) -> None:
-        """So many measurements are done, or will not be made."""
+        """Count measurements that are done, or that will not be made."""
         self.done = min(self.done + steps, self.total)

@@ -1,4 +1,4 @@
-"""What was found: a table for people, a document for programs."""
+"""Formats the results: a table for people, a document for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .runner import FAILED, MEASURED, Result, RowResult, Settings, missing_peers
 from .table import number
 
 FORMAT = 1
-#: The format of pyperf's documents, and our units in its own.
+#: The version of pyperf's format, and pyperf's units for the units of rows.
 PYPERF_FORMAT = "1.0"
 PYPERF_UNITS = {
     NANOSECONDS: ("second", 1e-9),
@@ -25,7 +25,7 @@ PYPERF_UNITS = {
     BYTES: ("byte", 1),
     CALLS: ("integer", 1),
 }
-#: How the name of a detail ends, and the unit that this means.
+#: The unit of a detail, by the end of its name.
 DETAIL_UNITS = {"_ns": " ns", "_us": " us", "_per_s": "/s", "_bytes": " bytes"}
 GC_SETTING = "collected before each measurement, as usual during it"
 
@@ -41,14 +41,14 @@ def format_ratio(ratio: float) -> str:
 
 
 def ratio_of(result: Result, row: RowResult) -> float | None:
-    """How many times the value of pyfiber, or of the row's reference, a subject has."""
+    """A subject's value divided by that of the row's reference, which mostly is pyfiber."""
     if not result.best or not row.reference or result.case.subject == row.row.reference:
         return None
     return result.best.value / row.reference
 
 
 def processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, as far as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -59,7 +59,7 @@ def processor() -> str:
 
 
 def load_average() -> float | None:
-    """How busy the machine has been for the last minute, where the system tells."""
+    """The load average of the last minute, where the system reports it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
@@ -82,7 +82,7 @@ def environment() -> dict[str, Any]:
 
 
 def header(facts: dict[str, Any], settings: Settings, load: float | None) -> list[str]:
-    """What was measured, on what, and how."""
+    """The first lines: what was measured, on which machine, and how."""
     own = facts["pyfiber"]
     peers = ", ".join(f"{name} {found}" for name, found in facts["peers"].items() if found)
     lines = [
@@ -101,7 +101,7 @@ def header(facts: dict[str, Any], settings: Settings, load: float | None) -> lis
 
 
 def result_line(result: Result, row: RowResult) -> str:
-    """One subject of a row."""
+    """The line of one subject of a row."""
     subject = f"  {result.case.subject:<{SUBJECT}}"
     best = result.best
     if best is None:
@@ -117,19 +117,19 @@ def result_line(result: Result, row: RowResult) -> str:
 
 
 def middle(result: Result, row: Row) -> str:
-    """The median, in rows that show it."""
+    """The median, for rows that show it."""
     if not row.show_median or result.median is None:
         return ""
     return f"median {number(result.median)}"
 
 
 def details(sample: Sample) -> str:
-    """What else a sample says: times beside memory."""
+    """The details of a sample, such as times beside memory."""
     return ", ".join(detail(name, value) for name, value in sample.details.items())
 
 
 def detail(name: str, value: float) -> str:
-    """One of these; its name ends with its unit."""
+    """One detail; its name ends with its unit."""
     for ending, unit in DETAIL_UNITS.items():
         if name.endswith(ending):
             return f"{name.removesuffix(ending)} {number(value)}{unit}"
@@ -137,7 +137,7 @@ def detail(name: str, value: float) -> str:
 
 
 def compared_with(row: Row) -> str:
-    """What the ratios of a row are beside, where it is not pyfiber."""
+    """The reference of a row's ratios, where it is not pyfiber."""
     if row.reference == PYFIBER:
         return ""
     return f" Ratios: the value divided by that of {row.reference}."
@@ -156,7 +156,7 @@ def row_lines(measured: RowResult) -> list[str]:
 
 
 def missing_line(names: Iterable[str]) -> str:
-    """How to get the peers that are not there; empty when none is missing."""
+    """How to install the peers that are missing; empty if none is."""
     names = list(names)
     if not names:
         return ""
@@ -164,7 +164,7 @@ def missing_line(names: Iterable[str]) -> str:
 
 
 def unmeasured_lines(results: list[RowResult]) -> list[str]:
-    """Loud lines for the rows in which pyfiber itself was not measured."""
+    """Warnings for the rows in which pyfiber itself was not measured."""
     rows: dict[str, list[str]] = {}
     for measured in results:
         for result in measured.results:
@@ -187,7 +187,7 @@ def table(
 
 
 def result_entry(result: Result, row: RowResult) -> dict[str, Any]:
-    """One subject of a row, for programs."""
+    """The entry of one subject of a row, for programs."""
     best = result.best
     entry: dict[str, Any] = {
         "subject": result.case.subject,
@@ -205,7 +205,7 @@ def result_entry(result: Result, row: RowResult) -> dict[str, Any]:
 
 
 def row_entry(measured: RowResult) -> dict[str, Any]:
-    """A row, for programs."""
+    """The entry of a row, for programs."""
     row = measured.row
     return {
         "name": row.name,
@@ -220,7 +220,7 @@ def row_entry(measured: RowResult) -> dict[str, Any]:
 
 
 def benchmark(result: Result, row: Row) -> dict[str, Any]:
-    """One subject of a row as pyperf has it: one process, and the values found there."""
+    """One subject of a row in pyperf's format: one process with all values."""
     unit, factor = PYPERF_UNITS[row.unit]
     name = f"{row.name}: {result.case.subject}"
     return {
@@ -232,7 +232,7 @@ def benchmark(result: Result, row: Row) -> dict[str, Any]:
 def for_pyperf(
     results: list[RowResult], facts: dict[str, Any], load: float | None
 ) -> dict[str, Any]:
-    """The same samples for pyperf, which passes over the other keys of a document."""
+    """The samples in pyperf's format; pyperf ignores the other keys of a document."""
     metadata = {
         "python_version": facts["python"],
         "platform": facts["system"],

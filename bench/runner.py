@@ -1,9 +1,9 @@
-"""Which worker measures when.
+"""Runs the workers and decides which one measures when.
 
-Each subject of a row gets a worker process. After a short measurement each, which warms it up and
-tells how many operations fit into the row's budget, the repetitions are interleaved, each with
-another subject first: A B C B C A. Whatever slows the machine down for a while then meets every
-subject. The best repetition counts.
+Each subject of a row gets a worker process. A short first measurement warms the worker up and shows
+how many operations fit into the row's budget. Then the repetitions are interleaved, each with
+another subject first: A B C B C A. So a slow moment of the machine affects every subject. The best
+repetition counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISSING = "missing"
 UNAVAILABLE = "unavailable"
 FAILED = "failed"
 
-#: A first measurement does this part of a row's operations.
+#: The first measurement does one in so many of a row's operations.
 WARM_UP_PART = 50
 NANOSECONDS_IN_SECOND = 1e9
 
@@ -48,7 +48,7 @@ class Settings:
         return min(row.repetitions or self.repetitions, self.repetitions)
 
     def count_of(self, row: Row) -> int:
-        """Operations in one repetition of a row, before the budget is looked at."""
+        """Operations in one repetition of a row, before the budget limits them."""
         return row.quick if self.quick else row.count
 
     def budget_of(self, row: Row) -> float | None:
@@ -63,7 +63,7 @@ QUICK = Settings(repetitions=3, quick=True)
 
 @dataclass
 class Result:
-    """What came of one subject in one row."""
+    """The result of one subject in one row."""
 
     case: Case
     status: str = MEASURED
@@ -85,21 +85,21 @@ class Result:
         return median(sample.value for sample in self.samples)
 
     def give_up(self, status: str, reason: str) -> None:
-        """Nothing more to measure, and why."""
+        """Record that this subject is not measured any more, and why."""
         self.status = status
         self.reason = reason
 
 
 @dataclass
 class RowResult:
-    """What came of a row."""
+    """The results of a row."""
 
     row: Row
     results: list[Result]
 
     @property
     def reference(self) -> float | None:
-        """The value that the others are compared with: that of pyfiber, or what the row says."""
+        """The best value of the row's reference subject; None if it was not measured."""
         for result in self.results:
             if result.case.subject == self.row.reference and result.best:
                 return result.best.value
@@ -174,13 +174,13 @@ class Worker:
 
 
 def rotated(results: list[Result], places: int) -> list[Result]:
-    """The same results, another one first: nobody always follows the same one."""
+    """The same results, beginning at another place: no subject is always the first."""
     start = places % len(results) if results else 0
     return results[start:] + results[:start]
 
 
 class RowRun:
-    """One row being measured."""
+    """Measures one row."""
 
     def __init__(self, row: Row, settings: Settings, progress: Progress) -> None:
         self.row = row
@@ -264,7 +264,7 @@ class RowRun:
 
 
 def measurements(rows: Iterable[Row], settings: Settings) -> int:
-    """How many measurements there are to make."""
+    """How many measurements the rows need."""
     return sum(settings.repetitions_of(row) * len(row.cases) for row in rows)
 
 

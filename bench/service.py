@@ -1,13 +1,13 @@
-"""A service of Flask over PostgreSQL under gunicorn: threads and fibers beside each other.
+"""Measures a service of Flask over PostgreSQL under gunicorn, with threads and with fibers.
 
     python -m bench.service [--clients 200] [--seconds 8] [--rounds 3]
 
 Serves examples/flask_postgres.py, whose requests take the database 50 ms each, in one worker
-process of gunicorn, for each way of it; a PostgreSQL is started for it as for the tests in
-tests/libraries, and wrk asks, on so many connections that are kept. Of the rounds the one with the
-median throughput is printed: requests a second; how long they took, the median and the slowest
-hundredth; the worker's time on a processor for each; the worker's memory at the end (the part of
-it that it does not share); and requests that failed.
+process of gunicorn, with each set of options in WAYS. A PostgreSQL is started as for the tests in
+tests/libraries. wrk sends requests on --clients connections that stay open. For each way the round
+with the median throughput is printed: requests a second; the median and the 99th percentile of the
+time of a request; the worker's time on a processor for each; the worker's memory at the end,
+without what it shares with other processes; and how many requests failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .model import ROOT
 from .peers import load
 from .proc import private_memory, processor_time
 
-#: What is measured: the name, the options of gunicorn, connections of the pool.
+#: The ways to serve: a name, gunicorn's options, the number of pooled connections.
 WAYS = (
     ("gthread, 20 threads, pool of 20", ["-k", "gthread", "--threads", "20"], 20),
     ("gthread, 200 threads, pool of 200", ["-k", "gthread", "--threads", "200"], 200),
@@ -41,7 +41,7 @@ MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 @dataclass
 class Found:
-    """Of one run."""
+    """The results of one run."""
 
     requests_per_s: float
     median_ms: float
@@ -53,7 +53,7 @@ class Found:
 
 @contextlib.contextmanager
 def gunicorn(options: list[str], port: int, dsn: str, pool: int) -> Iterator[int]:
-    """The worker's process."""
+    """Run gunicorn; yields the process id of its worker."""
     command = [sys.executable, "-m", "gunicorn", "--chdir", str(ROOT / "examples"), *options]
     command += ["--bind", f"127.0.0.1:{port}", "--log-level", "warning", "flask_postgres:app"]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -63,14 +63,14 @@ def gunicorn(options: list[str], port: int, dsn: str, pool: int) -> Iterator[int
             children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
             while not (found := children.read_text().split()):
                 time.sleep(0.05)
-            time.sleep(2)  # it imports the application
+            time.sleep(2)  # the worker imports the application
             yield int(found[0])
         finally:
             process.terminate()
 
 
 def ask(port: int, clients: int, seconds: float) -> str:
-    """What wrk tells."""
+    """Run wrk and return its output."""
     command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds:g}", "--latency", "--timeout", "30"]
     done = subprocess.run(
         [*command, f"http://127.0.0.1:{port}/"], check=True, capture_output=True, text=True
@@ -79,14 +79,14 @@ def ask(port: int, clients: int, seconds: float) -> str:
 
 
 def milliseconds(told: str, percent: str) -> float:
-    """A line of wrk's distribution."""
+    """Return a percentile of wrk's distribution in milliseconds."""
     found = re.search(rf"{percent}%\s+([\d.]+)(us|ms|s)", told)
     assert found is not None, told
     return float(found[1]) * MICROSECONDS[found[2]] / 1000
 
 
 def failures(told: str) -> int:
-    """Requests without an answer, or with one that says no."""
+    """Return how many requests got no answer, or an error."""
     count = 0
     if found := re.search(r"Non-2xx or 3xx responses: (\d+)", told):
         count += int(found[1])
@@ -96,7 +96,7 @@ def failures(told: str) -> int:
 
 
 def measure(options: list[str], dsn: str, pool: int, clients: int, seconds: float) -> Found:
-    """One run, in a process of its own, which is warm when it begins."""
+    """Make one run, with a new worker that is warmed up before."""
     port = load("tests.libraries.services").free_port()
     with gunicorn(options, port, dsn, pool) as pid:
         ask(port, clients, 2)
@@ -117,7 +117,7 @@ def measure(options: list[str], dsn: str, pool: int, clients: int, seconds: floa
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure all ways and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""Show the results of a run as Markdown.
+"""Formats the results of a run as Markdown.
 
     python -m bench.table --summary FILE.json           # a line for each row
     python -m bench.table --summary FILE.json --into docs/performance.md
     python -m bench.table --summary FILE.json --servers SERVERS.json  # ten rows of both
 
-The summary is of one family of rows: a run of `bench io` has a line for each server, three tables
-that are narrow enough to be read, and a place of its own in the document. With both it is the ten
-rows that matter most.
+A summary is about one family of rows. A run of `bench io` has a line for each server, in tables
+that are narrow enough to be read, and a separate place in the document. With --summary and
+--servers the program prints the ten rows that matter most.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The columns of the summary of fibers and schedulers.
+#: The summary of fibers and schedulers has these columns.
 COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
-#: The columns of the ten rows, and which server stands for each.
+#: The columns of the ten rows, and the server whose results each one shows.
 SHORT_COLUMNS = {
     "pyfiber": "pyfiber",
     "greenlet": "",
@@ -31,7 +31,7 @@ SHORT_COLUMNS = {
     "trio": "trio",
     "threads": "threads",
 }
-#: Of the rows of fibers and schedulers those that matter most, and the one of servers.
+#: The nine rows of fibers and schedulers that matter most, and the row of servers.
 SHORT_ROWS = (
     "switch",
     "deep-python",
@@ -44,14 +44,14 @@ SHORT_ROWS = (
     "memory",
 )
 SHORT_SERVERS = "io-echo-100"
-#: The columns of the tables of servers: one table with all of them could not be read.
+#: The columns of each table of servers; one table with all columns would be too wide.
 SERVER_TABLES = (
     ("io-echo-1", "io-echo-100", "io-echo-1000", "io-tls"),
     ("io-calls", "io-short", "io-idle", "io-computing"),
     ("io-http", "io-wsgi"),
 )
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-#: Where a document has the summary of a family of rows.
+#: The place between marks where a document has the summary of a family of rows.
 PLACE = r"(?<=<!-- {0}: begin -->\n).*?(?=<!-- {0}: end -->)"
 
 
@@ -63,7 +63,7 @@ class Run:
 
     @classmethod
     def from_file(cls, file: Path) -> Run:
-        """Read it."""
+        """Read a run from a JSON document."""
         return cls(json.loads(file.read_text(encoding="utf-8")))
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -75,20 +75,20 @@ class Run:
         return next(row for row in self.rows() if row["name"] == name)
 
     def result(self, row: str, subject: str) -> dict[str, Any] | None:
-        """What came of one subject in one row."""
+        """The result of one subject in one row, or None."""
         results = self.row(row)["results"]
         return next((result for result in results if result["subject"] == subject), None)
 
 
 def number(value: float) -> str:
-    """Three digits where they matter, thousands set apart."""
+    """Format a value with three digits, or with commas between thousands."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def cell(result: dict[str, Any] | None) -> str:
-    """A value, and how many times that of pyfiber it is."""
+    """A value, and its ratio to that of the reference."""
     if result is None:
         return ""
     if result["value"] is None:
@@ -108,23 +108,23 @@ def is_of_servers(run: Run) -> bool:
 
 
 def subjects_of(rows: list[dict[str, Any]]) -> list[str]:
-    """Who was measured in any of the rows."""
+    """The subjects that were measured in any of the rows."""
     return list(dict.fromkeys(result["subject"] for row in rows for result in row["results"]))
 
 
 def heading(row: dict[str, Any]) -> str:
-    """What a row is about, with its unit."""
+    """The title of a row, with its unit."""
     return f"{row['title']} [{row['unit']}]"
 
 
 def summary_line(run: Run, row: dict[str, Any], columns: tuple[str, ...]) -> str:
-    """One benchmark of the summary."""
+    """The line of one benchmark in the summary."""
     cells = [cell(run.result(row["name"], subject)) for subject in columns]
     return line([heading(row), *cells])
 
 
 def meaning_of_ratios(rows: list[dict[str, Any]]) -> str:
-    """What is in parentheses; rows may have references of their own."""
+    """A sentence that explains the ratios in parentheses; rows may have different references."""
     titles: dict[str, list[str]] = {}
     for row in rows:
         titles.setdefault(row.get("reference", "pyfiber"), []).append(row["title"])
@@ -138,7 +138,7 @@ def meaning_of_ratios(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(run: Run) -> str:
-    """One run, with a line for each benchmark and a column for each peer."""
+    """The summary of a run: a line for each benchmark, a column for each peer."""
     rows = list(run.rows())
     return "\n".join(
         [
@@ -152,14 +152,14 @@ def summary(run: Run) -> str:
 
 
 def server_tables(run: Run) -> list[list[dict[str, Any]]]:
-    """The rows of each table of servers; a last one is for what SERVER_TABLES does not know."""
+    """The rows of each table of servers; the last table has the rows that SERVER_TABLES lacks."""
     rows = {row["name"]: row for row in run.rows()}
     tables = [[rows.pop(name) for name in names if name in rows] for names in SERVER_TABLES]
     return [table for table in (*tables, list(rows.values())) if table]
 
 
 def server_table(run: Run, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each server and a column for each benchmark: there are many servers."""
+    """A table with a line for each server, as there are many, and a column for each benchmark."""
     return [
         line(["", *map(heading, rows)]),
         line(["---", *("---:" for _ in rows)]),
@@ -174,13 +174,13 @@ def server_table(run: Run, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def server_summary(run: Run) -> str:
-    """Tables that are narrow enough to be read."""
+    """The summary of a run of servers: several tables, as one would be too wide."""
     lines = [text for rows in server_tables(run) for text in server_table(run, rows)]
     return "\n".join([*lines, circumstances(run)])
 
 
 def short_summary(run: Run, servers: Run) -> str:
-    """Ten rows of two runs."""
+    """The ten rows that matter most, from two runs."""
     lines = [summary_line(run, run.row(name), tuple(SHORT_COLUMNS)) for name in SHORT_ROWS]
     row = beside_pyfiber(servers.row(SHORT_SERVERS))
     lines.append(summary_line(servers, row, tuple(SHORT_COLUMNS.values())))
@@ -190,7 +190,7 @@ def short_summary(run: Run, servers: Run) -> str:
 
 
 def beside_pyfiber(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of servers, its values divided by that of pyfiber and not of another reference."""
+    """A row of servers with ratios to pyfiber, instead of to the row's reference."""
     own = next(each["value"] for each in row["results"] if each["subject"] == "pyfiber")
     for each in row["results"]:
         is_other = each["subject"] != "pyfiber" and each["value"] is not None
@@ -199,7 +199,7 @@ def beside_pyfiber(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def spread(result: dict[str, Any] | None) -> str:
-    """The best value, and in parentheses the median and the worst one, which stay together."""
+    """The best value, then in parentheses the median and the worst one, without a line break."""
     if result is None or result["value"] is None:
         return ""
     worst = number(max(result["samples"]))
@@ -213,7 +213,7 @@ def common(titles: list[list[str]]) -> int:
 
 
 def curve_head(rows: list[dict[str, Any]]) -> list[str]:
-    """What the titles have in common, and of each what is its own."""
+    """The words that the titles have in common, then the other words of each title."""
     titles = [row["title"].split() for row in rows]
     begin, end = common(titles), common([title[::-1] for title in titles])
     first = titles[0]
@@ -223,7 +223,7 @@ def curve_head(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def curve_summary(run: Run) -> str:
-    """Of `bench curves` a table for each curve, a line for each subject, with the spread."""
+    """The summary of `bench curves`: a table for each curve, with the spread of each subject."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in run.rows():
         groups.setdefault(row["name"].removeprefix("curve-").partition("-")[0], []).append(row)
@@ -239,7 +239,7 @@ def curve_summary(run: Run) -> str:
 
 
 def circumstances(run: Run) -> str:
-    """Where and how it was measured."""
+    """A sentence on the machine, the peers and the repetitions."""
     environment = run.document["environment"]
     settings = run.document["settings"]
     quick = " with --quick" if settings["quick"] else ""
@@ -254,7 +254,7 @@ def circumstances(run: Run) -> str:
 
 
 def summary_of(run: Run) -> tuple[str, str]:
-    """The table that its family of rows has, and the name of its place."""
+    """The summary of a run, as its family has it, and the name of its place in documents."""
     families = {row.get("family") for row in run.rows()}
     if "curves" in families:
         return curve_summary(run), "bench curves"
@@ -264,7 +264,7 @@ def summary_of(run: Run) -> tuple[str, str]:
 
 
 def put_into(path: Path, text: str, name: str) -> None:
-    """Replace what is between the marks of that name in a document."""
+    """Replace the text between the marks of that name in a document."""
     before = path.read_text(encoding="utf-8")
     place = re.compile(PLACE.format(name), re.DOTALL)
     after, places = place.subn(lambda _: text + "\n", before)
@@ -276,9 +276,11 @@ def put_into(path: Path, text: str, name: str) -> None:
 def main() -> None:
     """Print the table, or put it into a document."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--summary", type=Path, metavar="FILE", required=True, help="of this run")
-    parser.add_argument("--servers", type=Path, metavar="FILE", help="ten rows of that and this")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="put it between the marks there")
+    parser.add_argument(
+        "--summary", type=Path, metavar="FILE", required=True, help="the run to show"
+    )
+    parser.add_argument("--servers", type=Path, metavar="FILE", help="show ten rows of both runs")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="replace the table there")
     options = parser.parse_args()
     run = Run.from_file(options.summary)
     if options.servers:

@@ -2,8 +2,9 @@
 
     python -m bench.worker ROW SUBJECT
 
-Every line on standard input is a number of operations; the answer is one line of JSON on standard
-output. Between two requests the process sleeps, so that the runner can interleave subjects.
+Reads numbers of operations from standard input, one a line, and answers each with a line of JSON
+on standard output. Between two requests the process sleeps, so that the runner can interleave
+subjects.
 
 The garbage collector runs before each measurement, and is on during it as in any program: what a
 subject leaves to it is part of the subject's price.
@@ -22,13 +23,13 @@ from .rows import find
 
 
 def collected(measure: Measure, count: int) -> Sample:
-    """Measure with nothing left to collect."""
+    """Collect garbage, then measure."""
     gc.collect()
     return measure(count)
 
 
 def answer(case: Case, count: int) -> dict[str, object]:
-    """Do one measurement and put what came of it into words for the runner."""
+    """Make one measurement; return the result or the error as the runner expects it."""
     try:
         sample = collected(case.measure, count)
     except Unavailable as reason:
@@ -44,7 +45,7 @@ def answer(case: Case, count: int) -> dict[str, object]:
 
 
 def take_stdout() -> TextIO:
-    """Keep standard output for answers; whatever else is printed goes to standard error."""
+    """Return standard output, for answers; anything else that is printed goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers

@@ -349,7 +349,7 @@ def choosing() -> Drawing:
 
 
 def timeline() -> Drawing:
-    """What trace() has recorded of the program in docs/observability.md."""
+    """What trace() has recorded of the program in docs/profiling.md."""
     recorded = json.loads((IMAGES / "timeline.json").read_text(encoding="utf-8"))["traceEvents"]
     spans = [event for event in recorded if event["ph"] == "X"]
     rows = [event for event in recorded if event["name"] == "thread_name"]

@@ -10,8 +10,8 @@ const PAGES = [
   [/^howto\//, 100],
   [/^tutorial$/, 80],
   [/^reference\/c$/, -200],
-  [/^(changelog|developing|origins)$/, -100],
-  [/^(design|reliability|performance)$/, 20],
+  [/^(changelog|developing|source_map|origins\w*)$/, -100],
+  [/^(design\w*|reliability|performance)$/, 20],
   [/^reference\//, 0],
   [/^api$/, 10],
   [/./, 50], // the guide

@@ -7,7 +7,7 @@
     gunicorn -k pyfiber.gunicorn.Worker flask_postgres:app
 
 A request of / asks for something that takes the database 50 ms, on a connection of the pool, which
-has POOL of them. docs/services.md tells what each of the two commands makes of that.
+has POOL of them. docs/gunicorn.md tells what each of the two commands makes of that.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import os
 
-# On the index, "pyfiber" is fiber photometry: its files land in this very folder, over ours.
+# PyPI's project "pyfiber" is about fiber photometry. Installing it writes its files into this
+# folder, over the files of pyfiber-engine.
 if os.path.exists(os.path.join(os.path.dirname(__file__), "behavior.py")):
     raise ImportError(
         "the projects pyfiber-engine (this one) and pyfiber (fiber photometry) both import as"
@@ -163,7 +164,7 @@ __all__ = [
 
 _hooks.install()
 
-#: The modules of names that most programs do not need.
+#: The module that defines each name that most programs do not need.
 _HOMES = {
     "Barrier": "pyfiber._barrier",
     "CancelledOutcome": "pyfiber._outcome",
@@ -185,15 +186,15 @@ _HOMES = {
     "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
 }
-#: Modules that come without an import of their own: ``pyfiber.debug.dump_fibers()``.
+#: Submodules that ``import pyfiber`` is enough for, as in ``pyfiber.debug.dump_fibers()``.
 _MODULES = ("compose", "debug", "grains", "threads")
 
 
-if not TYPE_CHECKING:  # else a type checker would accept every name
+if not TYPE_CHECKING:  # with a __getattr__ a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        # Imported on first use: dataclasses and concurrent.futures (where FiberCancelled's base
-        # class is) take much longer to import than pyfiber.
+        # Import these on first use: the standard modules that they need, such as concurrent.futures
+        # (which has FiberCancelled's base class), take much longer to import than pyfiber.
         if name in _HOMES:
             value = getattr(_load(_HOMES[name]), name)
         elif name in _MODULES:
@@ -205,6 +206,6 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that have not been imported yet."""
+    """Return all public names, also those that have not been imported yet."""
     dunders = (name for name in globals() if name.startswith("__"))
     return sorted({*__all__, *_MODULES, *dunders})

@@ -10,7 +10,7 @@ import pyfiber
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`bench`: a small table."""
+    """Add `bench`, which prints a small table of measurements."""
     text = "measure pyfiber beside greenlet, gevent, asyncio, uvloop and trio, if installed"
     parser = commands.add_parser("bench", help=text, description=text)
     parser.add_argument("--quick", action="store_true", help="two repetitions instead of five")
@@ -22,14 +22,14 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure; no other command imports what it takes."""
+    """Run the benchmark, whose modules no other command imports."""
     from pyfiber import _bench
 
     return _bench.main(options)
 
 
 def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`greenlet`: a program on the stand-in for greenlet."""
+    """Add `greenlet`, which runs a program with pyfiber in greenlet's place."""
     from pyfiber.greenlet import command
 
     parser = commands.add_parser(
@@ -41,7 +41,7 @@ def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`info`: what this build is made of."""
+    """Add `info`, which prints what this build is made of."""
     description = "Say what this build is made of: backend, stack size, guard, CPython facts."
     parser = commands.add_parser("info", help="what this build is made of", description=description)
     parser.add_argument("--json", action="store_true", help="as a JSON object")
@@ -49,7 +49,7 @@ def add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def info(options: argparse.Namespace) -> int:
-    """Print what `pyfiber.debug.info()` says."""
+    """Print what `pyfiber.debug.info()` returns."""
     facts = dict(pyfiber.debug.info())
     if options.json:
         print(json.dumps(facts, indent=1, default=str))
@@ -61,7 +61,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def add_ps(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`ps`: the fibers of a running process."""
+    """Add `ps`, which shows the fibers of a running process."""
     from pyfiber._debug import command
 
     text = "the fibers of a running process"
@@ -69,7 +69,7 @@ def add_ps(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`top`: the same, again and again."""
+    """Add `top`, which shows the fibers of a running process again and again."""
     from pyfiber._debug import command
 
     text = "what the fibers of a running process do, again and again"
@@ -77,7 +77,7 @@ def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`run`: a program in a fiber."""
+    """Add `run`, which runs a program in a fiber."""
     from pyfiber._patch import command
 
     parser = commands.add_parser(
@@ -86,7 +86,7 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     command.add_arguments(parser)
 
 
-#: Each adds one command to the parser.
+#: Functions that each add one command to the parser.
 COMMANDS = (add_bench, add_greenlet, add_info, add_ps, add_run, add_top)
 
 

@@ -1,4 +1,7 @@
-"""What to do where something needs a run and none is here: it depends on the place of the call."""
+"""Advice for errors of the kind "... needs a running scheduler": what the caller can do instead.
+
+The advice depends on where the call was made: in a coroutine, a thread of to_thread(), a raw fiber.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ NO_AWAIT_ELSEWHERE = (
 
 
 def no_run() -> str:
-    """How "... needs a running scheduler" goes on, on a thread where none runs."""
+    """The text after "... needs a running scheduler", on a thread where no scheduler runs."""
     if in_run_in_fiber():
         return IN_RUN_IN_FIBER
     if in_coroutine():
@@ -68,7 +71,7 @@ def no_run() -> str:
 
 
 def no_signals() -> str:
-    """The same for signals(), which the standard library has other means for."""
+    """The advice of no_run() for signals(), to which the standard library has alternatives."""
     advice = no_run()
     if advice in (IN_COROUTINE, IN_RUN_IN_FIBER):
         return ", and asyncio's is none: use add_signal_handler() of its loop"
@@ -76,21 +79,21 @@ def no_signals() -> str:
 
 
 def no_from_thread() -> str:
-    """Who else calls a function in a fiber."""
+    """What to use in place of from_thread() to call a function in a fiber."""
     if in_run_in_fiber() or in_coroutine():
         return "beside asyncio use `await host.run(fn)` of a pyfiber.aio.Host"
     return "give other threads a Portal, made in the run; without a run use pyfiber.run()"
 
 
 def no_await() -> str:
-    """What await_() can do nothing for, and who can."""
+    """What to use in place of await_() to call a coroutine."""
     if in_coroutine():
         return NO_AWAIT_IN_COROUTINE
     return NO_AWAIT_ELSEWHERE if _engine._running_scheduler() is None else NO_AWAIT_IN_RUN
 
 
 def in_run_in_fiber() -> bool:
-    """Is this the fiber of a run_in_fiber(), or a raw fiber that one has entered?"""
+    """Is the current fiber, or one of its parents, the fiber of a run_in_fiber()?"""
     module = sys.modules.get("pyfiber.aio._task")
     fiber: _engine.Fiber[object] | None = _engine.current() if module is not None else None
     while fiber is not None and type(fiber) is not module.TaskFiber:  # type: ignore[union-attr]
@@ -99,7 +102,7 @@ def in_run_in_fiber() -> bool:
 
 
 def in_coroutine() -> bool:
-    """Has a coroutine of any library called this, or has asyncio's loop?"""
+    """Does asyncio's loop run here, or is a coroutine of any library among the callers?"""
     asyncio = sys.modules.get("_asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         return True
@@ -110,7 +113,7 @@ def in_coroutine() -> bool:
 
 
 def outside_of_test() -> bool:
-    """Is this called for a run of pyfiber.testing, but before or after it?"""
+    """Is the caller a setup= or check= of pyfiber.testing, which run before and after its run?"""
     module = sys.modules.get("pyfiber.testing.guards")
     rules = module.rules_here() if module is not None else None
     return rules is not None and not rules.active

@@ -1,4 +1,4 @@
-"""Barrier: a number of fibers wait until all of them are there."""
+"""Barrier: a set number of fibers wait for each other."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pyfiber._engine import Condition
 
 
 class Round:
-    """One round of a barrier: which fibers came, and how it ended."""
+    """One round of a barrier: how many fibers have arrived, and how the round ended."""
 
     def __init__(self) -> None:
         self.arrived = 0
-        #: None while it fills; then True, or False if it was broken.
+        #: None until the round ends; then True, or False if the barrier was broken or reset.
         self.passed: bool | None = None
 
 
 class Barrier:
-    """threading.Barrier between fibers, of any thread, and plain threads.
+    """A threading.Barrier for fibers, of any thread, and plain threads.
 
-    `parties` fibers wait() for each other. The last one to come runs `action`, if there is one. A
-    wait() that fails - it timed out, was cancelled, or the action raised - breaks the barrier:
-    every other wait(), now or later, gets threading.BrokenBarrierError until reset().
+    `parties` fibers wait() for each other. The last one to arrive runs `action`, if there is one.
+    `timeout`, in seconds, is the default for wait(). A wait() that fails - it timed out, was
+    cancelled, or the action raised - breaks the barrier: every other wait(), now or later, raises
+    threading.BrokenBarrierError until reset().
     """
 
     _changed: Condition
@@ -40,7 +41,7 @@ class Barrier:
         if action is not None and not callable(action):
             raise TypeError(f"action must be callable, not {type(action).__name__!r}")
         if hasattr(self, "_changed"):
-            self._changed.__init__()  # type: ignore[misc]  # FiberError while it is in use
+            self._changed.__init__()  # type: ignore[misc]  # raises FiberError while in use
         else:
             self._changed = Condition()
         self._parties = parties
@@ -50,9 +51,10 @@ class Barrier:
         self._broken = False
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties are there; returns which one this was, from 0.
+        """Wait until all parties have arrived; return the caller's place among them, from 0.
 
-        After `timeout` seconds (default: the barrier's) the barrier is broken.
+        After `timeout` seconds (default: the barrier's) the barrier breaks. Raises
+        threading.BrokenBarrierError if the barrier is or becomes broken, or is reset.
         """
         if timeout is None:
             timeout = self._timeout
@@ -77,7 +79,7 @@ class Barrier:
             return index
 
     def _open(self) -> None:
-        """All parties are there."""
+        """Run the action and end the round: all parties have arrived."""
         if self._action is not None:
             self._action()
         self._end_round(passed=True)
@@ -88,36 +90,36 @@ class Barrier:
         self._changed.notify_all()
 
     def _break(self, this: Round) -> None:
-        """A waiter gives up its round; this has no effect if the round is over."""
+        """Break the barrier, because a waiter of ``this`` gives up; no effect if that is over."""
         if this.passed is None:
             self._broken = True
             self._end_round(passed=False)
 
     def reset(self) -> None:
-        """Make it empty and whole; fibers that wait in it get BrokenBarrierError."""
+        """Empty the barrier and repair it; fibers that wait in it get BrokenBarrierError."""
         with self._changed:
             self._broken = False
             self._end_round(passed=False)
 
     def abort(self) -> None:
-        """Break it: fibers that wait in it, or come later, get BrokenBarrierError."""
+        """Break the barrier: fibers that wait in it, or come later, get BrokenBarrierError."""
         with self._changed:
             self._broken = True
             self._end_round(passed=False)
 
     @property
     def parties(self) -> int:
-        """How many parties it needs."""
+        """How many fibers and threads must arrive."""
         return self._parties
 
     @property
     def n_waiting(self) -> int:
-        """How many fibers and threads wait in it."""
+        """How many fibers and threads wait in the barrier."""
         return self._round.arrived
 
     @property
     def broken(self) -> bool:
-        """Is it broken?"""
+        """True while the barrier is broken."""
         return self._broken
 
     def __repr__(self) -> str:

@@ -2,10 +2,11 @@
 
     python -m pyfiber._bench ROW SUBJECT    measure one subject here and print its value
 
-Each measurement has a process of its own, which warms up and measures a few times. The subjects of
-a row take turns, so that a slow moment of the machine meets all of them; the best value counts. All
-do the same work in the same Python loop, with methods bound beforehand: pyfiber and gevent run the
-same functions here. The repository has a larger program, `python -m bench`.
+Each measurement runs in a separate process, which warms up and measures a few times. The subjects
+of a row take turns, so that a slow moment of the machine affects all of them; the best value
+counts. All subjects do the same work in the same Python loop, with methods bound beforehand:
+pyfiber and gevent run the same functions here. The repository has a larger program, `python -m
+bench`.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ import pyfiber
 import pyfiber.debug
 import pyfiber.socket
 
-#: Distributions that are no part of CPython.
+#: Distributions that are not part of CPython.
 PEERS = ("greenlet", "gevent", "uvloop", "trio")
 SUBJECTS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio")
 
 BATCH, FIBERS, CONNECTIONS = 1_000, 100, 50
 MESSAGE, MINUTE = b"x" * 128, 60
 
-#: Nanoseconds that one measurement should take, how often a process measures, and the seconds
-#: after which it is given up.
+#: Nanoseconds that one measurement should take, measurements of one process, and seconds after
+#: which the process is killed.
 BUDGET, TIMES, PATIENCE = 100e6, 3, 120
 
-#: The nanoseconds that so many operations take, or the bytes that so many hold.
+#: Takes a number of operations; returns the nanoseconds that they take, or the bytes they hold.
 Measure = Callable[[int], float]
 Fibers = Callable[[Any, int], float]
 Tasks = Callable[[int], Coroutine[Any, Any, float]]
@@ -61,7 +62,7 @@ async def nothing_async() -> None: ...
 
 
 def on_gevent() -> Any:
-    """gevent, by pyfiber's names."""
+    """gevent's functions and classes under pyfiber's names."""
     gevent = load("gevent")
 
     class Channel:
@@ -382,7 +383,7 @@ async def trio_waiting(count: int) -> float:
 
 
 def in_tasks(loop: str, measure: Tasks) -> Measure:
-    """A coroutine function on a loop of asyncio or uvloop."""
+    """A Measure that runs a coroutine function on a loop of asyncio or uvloop."""
 
     def measured(count: int) -> float:
         with asyncio.Runner(loop_factory=load(loop).new_event_loop) as runner:
@@ -392,7 +393,7 @@ def in_tasks(loop: str, measure: Tasks) -> Measure:
 
 
 def in_fibers(on: Callable[[], Any], measure: Fibers) -> Measure:
-    """A function on pyfiber or gevent."""
+    """A Measure that runs a function on pyfiber or gevent."""
 
     def measured(count: int) -> float:
         names = on()
@@ -403,7 +404,7 @@ def in_fibers(on: Callable[[], Any], measure: Fibers) -> Measure:
 
 
 def everybody(fibers: Fibers, tasks: Tasks | None, trios: Tasks) -> dict[str, Measure]:
-    """All that have a scheduler."""
+    """The measures of one row for all libraries that have a scheduler."""
     found = {"pyfiber": in_fibers(lambda: pyfiber, fibers), "gevent": in_fibers(on_gevent, fibers)}
     if tasks is not None:
         found |= {loop: in_tasks(loop, tasks) for loop in ("asyncio", "uvloop")}
@@ -416,7 +417,7 @@ class Row:
 
     name: str
     unit: str
-    #: Operations at most; where bytes are counted, exactly so many.
+    #: The most operations of one measurement; where bytes are counted, exactly this many.
     count: int
     measures: Mapping[str, Measure]
     description: str
@@ -448,7 +449,7 @@ switched back. asyncio has no channel without a buffer, greenlet has no schedule
 
 
 def measured_here(row: Row, measure: Measure) -> float:
-    """What one operation takes in this process."""
+    """The nanoseconds, or bytes, that one operation takes in this process."""
     if row.unit == "bytes":
         return measure(row.count) / row.count
     few = 2 * BATCH
@@ -463,7 +464,7 @@ def measured_here(row: Row, measure: Measure) -> float:
 
 @dataclass
 class Result:
-    """What came of a subject in a row: values, or the reason why there are none."""
+    """The values of one subject in a row, or the reason why there are none."""
 
     samples: list[float] = field(default_factory=list)
     value: float | None = None
@@ -488,7 +489,7 @@ def version(distribution: str) -> str | None:
 
 
 def measure_once(row: Row, subject: str, result: Result) -> None:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     command = [sys.executable, "-m", "pyfiber._bench", row.name, subject]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -500,7 +501,7 @@ def measure_once(row: Row, subject: str, result: Result) -> None:
 
 
 def measure_row(row: Row, repetitions: int) -> dict[str, Result]:
-    """Let the subjects take turns."""
+    """Measure all subjects of the row, in turns."""
     results = {name: Result() for name in SUBJECTS if name in row.measures}
     for name, result in results.items():
         if name in PEERS and version(name) is None:
@@ -531,19 +532,19 @@ def environment() -> dict[str, Any]:
 
 
 def head(facts: dict[str, Any], repetitions: int) -> str:
-    """On what is measured, and how; the names of the columns."""
+    """The lines above the table: the environment, the method, and the names of the columns."""
     beside = [f"{name} {found}" for name, found in facts["peers"].items() if found]
     return (
         f"pyfiber {facts['pyfiber']}, {facts['python']}, {facts['system']}\n"
         f"beside {', '.join(beside) or 'no other library'}\n\n"
-        "Each measurement has a process of its own; the subjects of a row take turns, and the best "
-        f"of {repetitions}\ncounts. In parentheses: the value divided by that of pyfiber; above 1, "
-        f"pyfiber is better.\n\n{'':8}" + "".join(name.rjust(16) for name in SUBJECTS)
+        "Each measurement runs in a separate process; the subjects of a row take turns, and the "
+        f"best of {repetitions}\ncounts. In parentheses: the value divided by that of pyfiber; "
+        f"above 1, pyfiber is better.\n\n{'':8}" + "".join(name.rjust(16) for name in SUBJECTS)
     )
 
 
 def foot(found: dict[str, dict[str, Result]]) -> str:
-    """What the rows are, and why there is a dash."""
+    """The lines below the table: what the rows are, and the reason for each dash."""
     reasons = dict.fromkeys(
         f"- {name}: {result.reason}"
         for results in found.values()
@@ -555,7 +556,7 @@ def foot(found: dict[str, dict[str, Result]]) -> str:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure and print. 1 when pyfiber itself could not be measured."""
+    """Measure and print. Returns 1 if pyfiber itself could not be measured, 2 for unknown rows."""
     names = options.only or list(ROWS)
     if unknown := [name for name in names if name not in ROWS]:
         print(f"no row is named {unknown[0]!r}; there are {', '.join(ROWS)}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Calls that block a fiber's thread, for development mode: each place is told of once.
+"""Reports of calls that block a fiber's thread, for development mode: each place is reported once.
 
-The watchdog's thread has noticed that a loop has not run for a while. Its reporter comes here and
-looks whether the fiber computes, which is its own business, or waits in a call that does not park.
-It imports nothing: the blocked fiber may be in the middle of an import.
+When the watchdog's thread notices that a loop has not run for a while, its reporter calls report()
+here. A fiber that computes is not reported, only one that waits in a call that does not park. The
+functions of this module import nothing: the blocked fiber may be in the middle of an import.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from pyfiber import _engine, _hooks, _report
 
 _logger = logging.getLogger("pyfiber")
-#: How often, and in which distance in seconds, a thread is looked at: it must wait each time.
+#: How often a thread is examined, and seconds in between. A blocked thread sleeps each time.
 LOOKS, BETWEEN = 3, 0.005
-#: Places that have been told of: file and line. No more than MOST_PLACES are.
-_told: set[tuple[str, int]] = set()
+#: Places that have been reported: file and line. No more than MOST_PLACES are reported.
+_reported: set[tuple[str, int]] = set()
 MOST_PLACES = 1000
 NOT_THE_USERS = ("site-packages", "dist-packages", "<frozen", _report.__file__.rpartition("_")[0])
 LIBRARY = sysconfig.get_path("stdlib")
-#: Whoever sits at a debugger's prompt knows that everything waits.
+#: Frames of these files are a debugger's: a user at its prompt knows that everything waits.
 DEBUGGERS = frozenset(os.path.join(LIBRARY, name) for name in ("bdb.py", "pdb.py", "code.py"))
 
 WITHOUT_PATCH = (
@@ -40,15 +40,15 @@ Calls = list[tuple[CodeType, int]]
 
 
 def report(thread: int, seconds: float) -> None:
-    """The loop of this thread has not run for so long: say so if a call blocks it."""
+    """Warn if a call blocks the loop of this thread, which has not run for so many seconds."""
     fiber = _running_on(thread)
     calls = _blocked_in(thread) if fiber is not None else []
     if not calls or _is_debugged(calls):
         return
     place = _place(calls)
-    if place in _told or len(_told) >= MOST_PLACES:
+    if place in _reported or len(_reported) >= MOST_PLACES:
         return
-    _told.add(place)
+    _reported.add(place)
     lines = [
         f"{_report.name_of(fiber)} blocks the loop of {_report.thread_title(thread)}: no other "
         f"fiber has run for {seconds:.3g} s; {_advice()}",
@@ -58,7 +58,7 @@ def report(thread: int, seconds: float) -> None:
 
 
 def _running_on(thread: int) -> Any:
-    """The fiber that runs there; None between fibers, and if the run has ended."""
+    """The fiber that runs on this thread; None between fibers, and if the run has ended."""
     for ident, current, root, scheduler, _ in _engine._threads():
         if ident == thread and scheduler is not None and current is not root:
             return current
@@ -66,9 +66,10 @@ def _running_on(thread: int) -> Any:
 
 
 def _blocked_in(thread: int) -> Calls:
-    """The calls in which it stays while the system says that it sleeps; else none.
+    """The thread's calls, if it stays in them while the system says that it sleeps; else none.
 
-    The thread may go on at any moment, and its frames with it: only what is seen twice is true.
+    The thread may continue at any moment, and its frames change while they are read. So the calls
+    count only if every look finds the same ones.
     """
     known = threading._active.get(thread)  # type: ignore[attr-defined]
     calls = _calls(thread)
@@ -82,7 +83,7 @@ def _blocked_in(thread: int) -> Calls:
 
 
 def _calls(thread: int) -> list[tuple[CodeType, int, int]]:
-    """Code, line and instruction of each call there, innermost first."""
+    """Code, line and instruction of each call of the thread, innermost first."""
     frame: Any = _hooks.frame_on(thread)
     found = []
     while frame is not None:
@@ -92,7 +93,7 @@ def _calls(thread: int) -> list[tuple[CodeType, int, int]]:
 
 
 def _sleeps(number: int | None) -> bool:
-    """By what Linux tells of a thread; elsewhere True."""
+    """Does the thread with this native id sleep? True where that is unknown: only Linux says it."""
     if number is None or sys.platform != "linux":
         return True
     try:
@@ -104,7 +105,7 @@ def _sleeps(number: int | None) -> bool:
 
 
 def _place(calls: Calls) -> tuple[str, int]:
-    """The innermost line of the user's own code; without any, the innermost one."""
+    """File and line of the innermost call in the user's own code; without any, of the innermost."""
     for code, line in calls:
         path = code.co_filename
         if not path.startswith(LIBRARY) and not any(part in path for part in NOT_THE_USERS):

@@ -1,4 +1,4 @@
-"""``FiberCancelled``, in a module of its own: its base class takes long to import."""
+"""``FiberCancelled``, in a separate module because its base class takes long to import."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FiberCancelled(CancelledError):
     by: _engine.Fiber[Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A fiber cannot be copied or pickled, so a copy has no `by`."""
+        """Leave out `by` in a copy, because a fiber can be neither copied nor pickled."""
         return type(self), self.args, {**self.__dict__, "by": None}
 
 
@@ -29,11 +29,11 @@ FiberCancelled.__module__ = "pyfiber"
 
 
 def fiber_cancelled(task: Task, cancelled: BaseException) -> FiberCancelled:
-    """``task`` has ended with ``cancelled``: a Cancelled, or a FiberExit."""
-    told = FiberCancelled(_text(task, cancelled))
-    told.reason = getattr(cancelled, "reason", None)
-    told.by = getattr(cancelled, "by", None)
-    return told
+    """The exception for result() of ``task``, which has ended with a Cancelled or a FiberExit."""
+    error = FiberCancelled(_text(task, cancelled))
+    error.reason = getattr(cancelled, "reason", None)
+    error.by = getattr(cancelled, "by", None)
+    return error
 
 
 def _text(task: Task, cancelled: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What a descriptor is, in words, for reports."""
+"""Descriptions of file descriptors in words, for reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = {
 
 
 def wait_text(number: int, writing: bool, what: object = None) -> str:
-    """For example: waits to read from fd 7, a TCP connection to 127.0.0.1:5432."""
+    """What a fiber does: "waits to read from fd 7, a TCP connection to 127.0.0.1:5432"."""
     head = f"waits to {'write to' if writing else 'read from'}"
     if isinstance(what, socket.socket) and not getattr(what, "_has_file", True):
         return f"{head} {text_of(what)}, in memory"
@@ -25,7 +25,7 @@ def wait_text(number: int, writing: bool, what: object = None) -> str:
 
 
 def kind_of(number: int) -> str:
-    """With a comma before; nothing if it cannot be told."""
+    """The kind of a descriptor after a comma, as in ", a pipe"; empty if it cannot be found out."""
     try:
         mode = os.fstat(number).st_mode
         if stat.S_ISSOCK(mode):
@@ -38,15 +38,16 @@ def kind_of(number: int) -> str:
 
 
 def target_of(number: int) -> str:
-    """Of what has no kind of its own, such as an eventfd, what Linux calls it."""
+    """Linux's name for a descriptor that has none of the file types above, such as an eventfd."""
     return os.readlink(f"/proc/self/fd/{number}").removeprefix("anon_inode:").strip("[]")
 
 
 def socket_text(number: int) -> str:
-    """A socket's kind and its addresses.
+    """The kind and the addresses of a socket's descriptor.
 
-    Python's own type: that of a patched program sets descriptors to non-blocking, for all who have
-    them. Python's does so, too, if there is a default timeout.
+    ``_socket.socket`` leaves the descriptor as it is, while ``socket.socket`` of a patched program
+    sets it to non-blocking, for every process that shares it. ``_socket.socket`` does that, too, if
+    there is a default timeout: then the addresses of a blocking socket are not asked for.
     """
     if socket.getdefaulttimeout() is not None and os.get_blocking(number):
         return "a socket"
@@ -96,7 +97,7 @@ def listens(sock: _socket.socket) -> bool:
 
 
 def address_text(address: Any) -> str:
-    """HOST:PORT, with brackets around the numbers of IPv6; a path; or empty."""
+    """HOST:PORT, with brackets around an IPv6 address; a path, or @ and an abstract name; or ""."""
     if isinstance(address, tuple) and len(address) >= 2:
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

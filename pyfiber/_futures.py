@@ -20,16 +20,17 @@ R = TypeVar("R")
 
 #: The attribute of a future that keeps the latch on which fibers wait.
 _LATCH = "_pyfiber_latch"
-#: ... and the one that keeps its failure's traceback, as it was before the first result().
+#: The attribute of a future that keeps its failure's traceback as it was before the first result().
 _TRACEBACK = "_pyfiber_traceback"
 
 
 def await_future(future: Future[R], timeout: float | None = None) -> R:
-    """Park until ``future``, completed by any thread, is done; return its result.
+    """Park the fiber until ``future``, completed by any thread, is done; return its result.
 
-    Raises its exception, ``concurrent.futures.CancelledError`` if it was cancelled, TimeoutError
-    after ``timeout`` seconds. A cancellation point; a timeout or a cancellation does not touch the
-    future. FiberError outside of a run, unless the future is done already.
+    Raises the future's exception, ``concurrent.futures.CancelledError`` if the future was
+    cancelled, TimeoutError after ``timeout`` seconds, and FiberError outside of a run unless the
+    future is done already. This is a cancellation point; neither a timeout nor a cancellation
+    changes the future.
     """
     if not isinstance(future, Future):
         hint = ": a fiber has result()" if isinstance(future, Fiber) else ""
@@ -42,9 +43,9 @@ def await_future(future: Future[R], timeout: float | None = None) -> R:
 
 
 def _result_of(future: Future[R], timeout: float | None) -> R:
-    """``Future.result()``, but each call finds the failure's traceback as it was at the first.
+    """``Future.result()``, but each call raises the failure with the traceback it had at first.
 
-    Otherwise it grows with each call, and keeps the frames of all callers alive.
+    Otherwise the traceback would grow with each call and keep the frames of all callers alive.
     """
     error = Future.exception(future, timeout)
     if error is None:
@@ -56,11 +57,12 @@ def _result_of(future: Future[R], timeout: float | None) -> R:
 
 
 def _park_until_done(future: Future[Any], timeout: float | None) -> bool:
-    """False if ``timeout`` seconds passed first."""
+    """Park until the future is done; False if ``timeout`` seconds passed first."""
     latch: _engine._Latch | None = future.__dict__.get(_LATCH)
     if latch is None:
         latch = _engine._Latch()
-        future.add_done_callback(latch.set)  # others find only a latch that will be set
+        # Before another fiber can find the latch, so that it finds only one that will be set.
+        future.add_done_callback(latch.set)
         latch = future.__dict__.setdefault(_LATCH, latch)
     if future.done():
         latch.set()
@@ -71,19 +73,19 @@ class FiberFuture(Future[R]):
     """What ``FiberExecutor.submit()`` returns: in a fiber, ``result()`` parks the fiber only."""
 
     def result(self, timeout: float | None = None) -> R:
-        """As of any Future; other fibers run meanwhile."""
+        """``Future.result()``; other fibers run meanwhile."""
         return _result_of(self, self._rest_of(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of any Future; other fibers run meanwhile."""
+        """``Future.exception()``; other fibers run meanwhile."""
         return super().exception(self._rest_of(timeout))
 
     def _rest_of(self, timeout: float | None) -> float | None:
-        """Wait if a fiber can; return the rest of the timeout for Future's own, blocking wait."""
+        """In a run, park until it is done; return the timeout for Future's own, blocking wait."""
         if self.done() or _engine._running_scheduler() is None:
             return timeout
         if timeout is not None and timeout < 0:
-            timeout = 0  # Executor.map() passes the rest of its own
+            timeout = 0  # Executor.map() passes the rest of its timeout
         _park_until_done(self, timeout)
         return 0
 
@@ -112,7 +114,7 @@ def _work(
 
 
 def _cancelled(exc: BaseException) -> BaseException:
-    """What the running fiber, which ends with ``exc``, sets on its future."""
+    """The exception that the running fiber, which ends with ``exc``, sets on its future."""
     _load("pyfiber._cancelled")
     from pyfiber._cancelled import fiber_cancelled
 
@@ -120,14 +122,14 @@ def _cancelled(exc: BaseException) -> BaseException:
 
 
 def _complete(future: FiberFuture[Any], fiber: Fiber[None]) -> None:
-    """At the fiber's end; called again if an exception interrupts it."""
-    if not future.done():  # cancelled before it ran, or interrupted between two lines
+    """Complete the future at the fiber's end. Called again if an exception interrupts it."""
+    if not future.done():  # the fiber was cancelled before it ran, or was interrupted
         try:
             fiber.result()
         except BaseException as exc:
             _fail(future, exc)
     latch: _engine._Latch | None = future.__dict__.get(_LATCH)
-    if latch is not None:  # the future's own call of it may have been skipped
+    if latch is not None:  # an exception may have skipped the future's done-callback
         latch.set()
 
 
@@ -137,13 +139,13 @@ def _fail(future: FiberFuture[Any], exc: BaseException) -> None:
 
 
 class _Pool:
-    """The state of an executor. It has no reference to the executor, which can thus be collected.
+    """The state of an executor, without a reference to the executor, so that this can be collected.
 
-    Any thread may use it, under the lock, which is never held while a fiber parks or a thread
-    waits: a finalizer that runs under it, on this thread or on the awaited one, may submit, too. An
-    exception of a trace function or a signal handler may interrupt any step between two lines: the
-    next step must be able to continue from there. `over` is set when the pool was shut down and its
-    last fiber has ended.
+    Any thread may use the pool, under `lock`. Nothing parks and no thread waits for another one
+    while the lock is held: a finalizer may call submit() there, on this thread or on the other one.
+    An exception of a trace function or a signal handler may interrupt any step between two lines,
+    so the next step must be able to continue from there. `over` is set when the pool was shut down
+    and its last fiber has ended.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class _Pool:
         self.initializer = initializer
         self.is_broken = False
         self.thread: threading.Thread | None = None
-        self.lock = threading.RLock()  # a collection inside it may call this again
+        self.lock = threading.RLock()  # a finalizer may call submit() while this thread holds it
         self.running: set[Fiber[None]] = set()
         self.backlog: deque[tuple[Fiber[None], FiberFuture[Any]]] = deque()
         self.is_shut_down = False
@@ -178,7 +180,7 @@ class _Pool:
             raise BrokenExecutor("the executor's initializer failed: its calls do not run")
 
     def prepare(self) -> None:
-        """At the beginning of each fiber, which plays the part of a worker here."""
+        """Call the initializer: each fiber does so first, as a worker of a thread pool does."""
         self.check_whole()
         if self.initializer is None:
             return
@@ -208,7 +210,10 @@ class _Pool:
     def enqueue(
         self, fiber: Fiber[None], future: FiberFuture[Any], thread: threading.Thread | None
     ) -> None:
-        """With the lock held. An executor made outside of a run may need a thread of its own."""
+        """Start the fiber or let it wait for its turn; the caller holds the lock.
+
+        ``thread`` becomes the pool's thread if the pool has neither a scheduler nor a thread.
+        """
         self.check_open()
         if self.scheduler is not None and not self.is_full():
             self.begin(self.scheduler, fiber)
@@ -221,7 +226,7 @@ class _Pool:
         return self.limit is not None and len(self.running) >= self.limit
 
     def begin(self, scheduler: Scheduler, fiber: Fiber[None]) -> None:
-        """With the lock held."""
+        """Start the fiber; the caller holds the lock."""
         try:
             self.running.add(fiber)
             scheduler._start_soon(fiber)
@@ -231,24 +236,24 @@ class _Pool:
             raise
 
     def begin_next(self, scheduler: Scheduler) -> bool:
-        """With the lock held. False if no call waits, or there is no free place."""
+        """Start a waiting call, with the lock held; False if none waits or no place is free."""
         if not self.backlog or self.is_full():
             return False
         fiber, _ = self.backlog[0]
-        if _engine._scheduler_of(fiber) is None:  # or it began before this was interrupted
+        if _engine._scheduler_of(fiber) is None:  # else an interrupted begin_next() has started it
             self.begin(scheduler, fiber)
         self.backlog.popleft()
         return True
 
     def ended(self, future: FiberFuture[Any], fiber: Fiber[None]) -> None:
-        """A done-callback on the scheduler's thread; repeated if an exception interrupts it."""
+        """The fiber's done-callback, on the scheduler's thread; repeated if interrupted."""
         _complete(future, fiber)
         self.running.discard(fiber)
         self.begin_all()
         self.look_for_end()
 
     def begin_all(self) -> None:
-        """Start the next call at once when a place is free: a run without fibers would be over."""
+        """Start waiting calls, at once when a place is free: a run without fibers would be over."""
         assert self.scheduler is not None
         try:
             while _engine._holding(self.lock, self.begin_next, self.scheduler):
@@ -257,7 +262,7 @@ class _Pool:
             self.fail_all(exc)
 
     def fail_all(self, exc: BaseException) -> None:
-        """Fail the calls whose turn will not come."""
+        """Fail the waiting calls: none of them will run."""
         while self.backlog:
             _fail(self.backlog[0][1], exc)
             self.backlog.popleft()
@@ -272,7 +277,7 @@ class _Pool:
         self.look_for_end()
 
     def close(self, drops: bool) -> list[tuple[Fiber[None], FiberFuture[Any]]]:
-        """With the lock held. The waiting calls, if they are to be dropped."""
+        """Take no more calls; the caller holds the lock. Returns the waiting calls if ``drops``."""
         self.is_shut_down = True
         dropped = list(self.backlog) if drops else []
         if drops:
@@ -280,15 +285,15 @@ class _Pool:
         return dropped
 
     def start_failed(self, exc: BaseException) -> None:
-        """There is no thread; the next call tries again."""
+        """Fail the waiting calls, as the thread could not be started; the next submit() retries."""
         self.thread = None
         self.fail_all(exc)
         self.look_for_end()
 
     def serve(self) -> None:
-        """The thread's own function; called again if an exception interrupts it."""
+        """The main function of the pool's thread; called again if an exception interrupts it."""
         if self.thread is not threading.current_thread():
-            return  # its starter was interrupted, and has given it up
+            return  # submit() was interrupted, and has given this thread up
         try:
             scheduler = Scheduler()
         except BaseException as exc:
@@ -304,41 +309,44 @@ class _Pool:
             scheduler.close()
 
     def leave(self) -> None:
-        """With the lock held: who submits now leaves it to serve(), when that is called again."""
+        """Forget the scheduler; the caller holds the lock.
+
+        A call that is submitted now is started by serve(), when that is called again.
+        """
         self.scheduler = None
 
 
 _numbers = itertools.count()
 
-#: Those with a thread of their own that has not ended.
+#: Pools that have started a separate thread.
 _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
 _interpreter_ends = False
 
 
 def _at_exit() -> None:
-    """Before the interpreter waits for the threads: submitted calls still run."""
+    """Shut all pools down before the interpreter waits for threads: submitted calls still run."""
     global _interpreter_ends
     _interpreter_ends = True
     for pool in list(_pools):
         pool.shut_down()
 
 
-# As concurrent.futures does for its own threads.
+# concurrent.futures registers the shutdown of its threads in the same way.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 
 
 class FiberExecutor(Executor):
-    """An Executor that runs each call in a fiber of its own.
+    """An Executor that runs each call in a separate fiber.
 
-    Made inside of a run, its fibers belong to that run. Made elsewhere, it starts one thread with a
-    scheduler at the first ``submit()``; the fibers run there, and ``shutdown()`` ends it. At most
-    ``max_workers`` calls run at a time (None: any number), the others wait their turn. Any thread
-    may submit. A function that blocks its thread blocks the others with it: call such functions by
-    ``to_thread()``.
+    The fibers of an executor that is made inside of a run belong to that run. An executor that is
+    made elsewhere starts one thread with a scheduler at the first ``submit()``; the fibers run
+    there, and ``shutdown()`` ends the thread. At most ``max_workers`` calls run at a time (None:
+    any number), the others wait for their turn. Any thread may submit. A function that blocks its
+    thread blocks the other calls as well: call such functions by ``to_thread()``.
 
     The arguments are ThreadPoolExecutor's. ``thread_name_prefix`` names the thread, and with a
-    number the fibers. ``initializer(*initargs)`` runs in each fiber before its call, as each call
-    has a worker of its own; when it fails, the calls fail with BrokenExecutor.
+    number the fibers. ``initializer(*initargs)`` runs in each fiber before its call; when it fails,
+    the calls fail with BrokenExecutor.
 
     In a fiber, use the futures' own ``result()`` or ``await_future()``: both park only the fiber,
     while ``concurrent.futures.wait()`` and ``as_completed()`` block the whole thread.
@@ -364,17 +372,17 @@ class FiberExecutor(Executor):
             initializer = partial(initializer, *initargs)
         name = thread_name_prefix or f"FiberExecutor-{next(_numbers)}"
         scheduler = _engine._running_scheduler()
-        self._end_pool()  # of its earlier life, if __init__ is called again
+        self._end_pool()  # of an earlier call of __init__
         self._pool = _Pool(max_workers, scheduler, name, initializer)
 
     def __del__(self) -> None:
-        # No weakref.finalize(): its registry would keep the pool alive, and if an object of the
-        # pool (the initializer, the run's on_unhandled) refers to the executor, both would live for
-        # ever.
+        # A weakref.finalize() would not do: its registry would keep the pool alive, and if an
+        # object of the pool (the initializer, the run's on_unhandled) refers to the executor, both
+        # would live for ever.
         self._end_pool()
 
     def _end_pool(self) -> None:
-        """Submitted calls still run, then the thread ends."""
+        """Shut the pool down: submitted calls still run, then its thread ends."""
         pool = getattr(self, "_pool", None)
         if pool is not None:
             pool.shut_down()
@@ -382,8 +390,8 @@ class FiberExecutor(Executor):
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> FiberFuture[R]:
         """Run ``fn(*args, **kwargs)`` in a fiber, with a copy of the caller's contextvars.
 
-        RuntimeError after ``shutdown()``, BrokenExecutor when the initializer has failed,
-        FiberError when the run it belongs to is over. If the fiber is cancelled the future's
+        Raises RuntimeError after ``shutdown()``, BrokenExecutor when the initializer has failed,
+        and FiberError when the executor's run is over. If the fiber is cancelled, the future's
         exception is FiberCancelled.
         """
         _engine._check_function("submit()", fn)
@@ -397,7 +405,7 @@ class FiberExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with ``wait``, return when the last one has ended.
 
-        ``cancel_futures`` cancels those whose turn has not come. In a fiber it parks.
+        ``cancel_futures`` cancels the calls that have not begun. In a fiber the wait parks.
         """
         pool = self._pool
         pool.shut_down(cancel_futures)

@@ -1,7 +1,7 @@
-"""Several functions or fibers at once: all of them, the first of them, a stream of them.
+"""gather(), race(), first_success() and pmap(): several functions or fibers at the same time.
 
-Each uses a task group, so nothing keeps running afterwards: losers and whatever is no longer needed
-are cancelled and waited for.
+Each uses a task group, so nothing keeps running afterwards: fibers whose results are not needed are
+cancelled and waited for.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ R = TypeVar("R")
 Work: TypeAlias = Callable[[], T] | Fiber[T] | Grain[T]
 Task: TypeAlias = Fiber[T] | Grain[T]
 
-# Who takes part -----------------------------------------------------------------------------------
+# The participants ---------------------------------------------------------------------------------
 
 
 def _check(works: tuple[Any, ...], function: str) -> None:
-    """Refuse arguments that cannot take part before anything has been started."""
+    """Raise for arguments that cannot take part, before anything has been started."""
     for work in works:
         if not isinstance(work, (Fiber, Grain)):
             _check_function(f"{function}()", work)
@@ -60,7 +60,7 @@ def _check(works: tuple[Any, ...], function: str) -> None:
 
 
 def _follow(fiber: Task[T]) -> T:
-    """Stand for a fiber or grain that was already started: end and be cancelled with it."""
+    """Represent a fiber or grain that was started before: end with it, be cancelled with it."""
     try:
         return fiber.result()
     except Cancelled as exc:
@@ -71,7 +71,10 @@ def _follow(fiber: Task[T]) -> T:
 
 
 def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Task[T]], object]) -> Task[T]:
-    """Let one take part; the result is not `work` itself if that was already started."""
+    """Start a participant. Returns a fiber that represents `work` if that was started before.
+
+    A grain that is in a pool counts as started.
+    """
     task: Task[T]
     if isinstance(work, (Fiber, Grain)) and (work.state != "new" or getattr(work, "pool", None)):
         task = group._spawn_watched(partial(_follow, work), on_done)
@@ -90,18 +93,18 @@ def gather(*works: Work[T], return_exceptions: Literal[True]) -> list[T | Except
 @overload
 def gather(*works: Work[T], return_exceptions: bool) -> list[T] | list[T | Exception]: ...
 def gather(*works: Work[T], return_exceptions: bool = False) -> list[T] | list[T | Exception]:
-    """Run all at once; their results, in the order of the arguments.
+    """Run all arguments at once; return their results, in the order of the arguments.
 
-    Each is a function without parameters, a fiber or a grain, started or not. The first failure
-    cancels the rest, and is raised when all have ended; other failures are logged. A fiber that is
-    cancelled from elsewhere counts as failed, with FiberCancelled.
+    Each argument is a function without parameters, a fiber or a grain, started or not. The first
+    failure cancels the rest, and is raised when all have ended; other failures are logged. A fiber
+    that is cancelled from elsewhere counts as failed, with FiberCancelled.
 
     With return_exceptions=True a failure cancels nothing: the list has the exception in place of
-    the result. KeyboardInterrupt, SystemExit and the like are raised all the same, and so is
-    Cancelled if the caller is cancelled.
+    the result. KeyboardInterrupt, SystemExit and others that are no Exception are raised all the
+    same, and so is Cancelled if the caller is cancelled.
 
-    TypeError for anything else; FiberError for a fiber that cannot be waited for, and outside of
-    a run. Then nothing has been started.
+    Raises TypeError for other arguments, and FiberError for a fiber that cannot be waited for and
+    outside of a run. Then nothing has been started.
     """
     _check(works, "gather")
     failed: list[Task[T]] = []
@@ -121,7 +124,7 @@ def gather(*works: Work[T], return_exceptions: bool = False) -> list[T] | list[T
 
 
 def _result_or_exception(task: Task[T]) -> T | Exception:
-    """Of a task that has ended; exception() adds no frame to a failure's traceback."""
+    """The result or failure of an ended task; exception() adds no frame to the traceback."""
     try:
         failure = task.exception()
     except Exception as cancelled:  # FiberCancelled
@@ -130,10 +133,10 @@ def _result_or_exception(task: Task[T]) -> T | Exception:
 
 
 def race(*works: Work[T]) -> T:
-    """Run all at once; the result, or the exception, of the one that ends first.
+    """Run all arguments at once; return the result, or raise the exception, of the first to end.
 
-    The others are cancelled and waited for. What each may be, and the errors, as with gather();
-    ValueError if there is none.
+    The others are cancelled and waited for. Arguments and errors are those of gather(); ValueError
+    without arguments.
     """
     _check(works, "race")
     if not works:
@@ -152,11 +155,11 @@ def race(*works: Work[T]) -> T:
 
 
 def first_success(*works: Work[T]) -> T:
-    """Run all at once; the result of the first one that succeeds.
+    """Run all arguments at once; return the result of the first one that succeeds.
 
-    The others are cancelled and waited for. If all fail: an ExceptionGroup of their exceptions,
-    the first one first. What each may be, and the errors, as with gather(); ValueError if there
-    is none.
+    The others are cancelled and waited for. If all fail, raises an ExceptionGroup of their
+    exceptions in the order of the failures. Arguments and errors are those of gather(); ValueError
+    without arguments.
     """
     _check(works, "first_success")
     if not works:
@@ -189,11 +192,11 @@ def first_success(*works: Work[T]) -> T:
 
 
 class _Stream(Generic[T, R]):
-    """The state that the fibers of a pmap() share; they must not keep its iterator alive.
+    """The state that the fibers of a pmap() share; the fibers must not keep the iterator alive.
 
     One fiber, the feeder, owns the group. Only the feeder takes items, because they may come from
-    code that waits or has scopes of its own, and it starts a fiber for each. It waits at `slot` for
-    room, the user of the iterator at `news` for a result.
+    code that waits or enters cancel scopes, and starts a fiber for each. The feeder waits at `slot`
+    for room, the user of the iterator waits at `news` for a result.
     """
 
     def __init__(self, fn: Callable[[T], R], items: Iterator[T], limit: int, ordered: bool):
@@ -204,21 +207,24 @@ class _Stream(Generic[T, R]):
         self.group = TaskGroup()
         self.slot = _Latch()
         self.news = _Latch()
-        self.count = 0  # items so far
+        self.count = 0  # items taken from the iterable
         self.active = 0  # fibers at work
-        self.over = False  # no more items are wanted, or there
-        self.hungry = False  # the user waits
-        self.ready: dict[int, Callable[[], R]] = {}  # ordered: by place
-        self.arrived: deque[Callable[[], R]] = deque()  # not ordered: as they came
-        self.taken = 0
+        self.over = False  # no more items are needed, or there are none
+        self.hungry = False  # the user waits for a result
+        self.ready: dict[int, Callable[[], R]] = {}  # if ordered: results by place
+        self.arrived: deque[Callable[[], R]] = deque()  # if not: results in the order of arrival
+        self.taken = 0  # if ordered: the place of the next result
 
     def full(self) -> bool:
-        """A slow user must not be flooded: while nobody waits, results not taken count, too."""
+        """Is there no room for an item? Results not taken count unless the user waits for one.
+
+        So a slow user is not flooded with results.
+        """
         waiting = 0 if self.hungry else len(self.ready) + len(self.arrived)
         return not self.over and self.active + waiting >= self.limit
 
     def feed(self) -> None:
-        """The body of the feeder; its failure comes after all results."""
+        """The function of the feeder; the iterator raises its failure after all results."""
         failure: BaseException | None = None
         with self.group:
             try:
@@ -234,10 +240,10 @@ class _Stream(Generic[T, R]):
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback refers to this frame
+            del failure  # the traceback refers to this frame
 
     def start_all(self) -> None:
-        """Take items and start a fiber for each as long as there is room."""
+        """Take items, each when there is room, and start a fiber for each."""
         spawn, call = self.group._spawn_watched, self.fn
         for item in self.items:
             if self.over:
@@ -252,14 +258,14 @@ class _Stream(Generic[T, R]):
                 rings = self.slot.rings
 
     def ended(self, place: int, fiber: Fiber[R]) -> None:
-        """A fiber is done."""
+        """The done-callback of the fiber for the item at ``place``."""
         self.active -= 1
         if not _succeeded(fiber):
             self.over = True
         self.arrive(place, fiber.result)
 
     def arrive(self, place: int, result: Callable[[], R]) -> None:
-        """A result, or a failure in its place, has arrived."""
+        """Store a function that returns or raises a result; wake the feeder and the user."""
         if self.ordered:
             self.ready[place] = result
         else:
@@ -268,7 +274,7 @@ class _Stream(Generic[T, R]):
         self.news.ring()
 
     def take(self) -> Callable[[], R] | None:
-        """The task with the next result, if it has arrived."""
+        """The function that returns or raises the next result, if that has arrived."""
         if not self.ordered:
             return self.arrived.popleft() if self.arrived else None
         result = self.ready.pop(self.taken, None)
@@ -278,7 +284,7 @@ class _Stream(Generic[T, R]):
 
 
 def _is_in(group: TaskGroup) -> bool:
-    """Does the running fiber belong to this group, or to one that its fibers have entered?"""
+    """Does the running fiber belong to this group, or to one that a fiber of it has entered?"""
     fiber: Any = current()
     while fiber is not None:
         if fiber._group is group:
@@ -321,11 +327,11 @@ class ParallelMap(Iterator[R]):
             return False
         self._closed = True
         check_cancelled()
-        feeder.result()  # raises if it was cancelled
+        feeder.result()  # raises if the feeder failed or was cancelled
         return True
 
     def _wait(self, rings: int) -> None:
-        """Wait until more results have arrived than the caller has seen."""
+        """Wait for a result, unless one has arrived since the caller read ``rings``."""
         stream = self._stream
         stream.hungry = True
         try:
@@ -341,8 +347,8 @@ class ParallelMap(Iterator[R]):
             self.close()
             check_cancelled()
             if isinstance(exc, _load("pyfiber._cancelled").FiberCancelled):
-                self._raise_failure()  # of the feeder, which is why it was cancelled
-            if isinstance(exc, StopIteration):  # it would look like the end of the results
+                self._raise_failure()  # of the feeder, which has cancelled the call
+            if isinstance(exc, StopIteration):  # would look like the end of the results
                 raise RuntimeError("a pmap() function raised StopIteration") from exc
             raise
         self._stream.slot.ring()
@@ -353,10 +359,10 @@ class ParallelMap(Iterator[R]):
             self._feeder.result()
 
     def close(self) -> None:
-        """Cancel what is in flight and wait for it. Closing twice is fine.
+        """Cancel the calls in flight and wait for them. Closing twice is fine.
 
-        FiberError in a call of its own function, which would wait for itself, and on another
-        thread: then it is only cancelled.
+        Raises FiberError in a call of the mapped function, which would wait for itself, and on
+        another thread: then the calls are cancelled, but not waited for.
         """
         self._closed = True
         feeder = self._feeder
@@ -366,8 +372,8 @@ class ParallelMap(Iterator[R]):
         group.cancel("the pmap() was closed")
         if _is_in(group):
             raise FiberError(
-                "a pmap() is closed by a call of its own function, which cannot wait for its own "
-                "end: it is cancelled only"
+                "a pmap() was closed by a call of its own function, which cannot wait for its own "
+                "end: its calls are cancelled, but not waited for"
             )
         with shield():
             feeder.join()
@@ -388,7 +394,7 @@ class ParallelMap(Iterator[R]):
                 raise
 
     def __del__(self) -> None:
-        """Dropped before its end, after a `break`, say.
+        """Close an iterator that is dropped before its end, after a `break`, say.
 
         Where no wait is allowed, in the garbage collector or on another thread, the fibers are only
         cancelled.
@@ -411,7 +417,7 @@ def pmap(
     pmap(...) as results:`, and dropping the iterator: the calls in flight are cancelled and waited
     for.
 
-    TypeError and ValueError for wrong arguments; FiberError outside of a run.
+    Raises TypeError and ValueError for wrong arguments, FiberError outside of a run.
     """
     _check_function("pmap()", fn)
     if not isinstance(limit, int):

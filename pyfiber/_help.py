@@ -1,4 +1,8 @@
-"""Who, beside Python's threads, could still wake a fiber when all of a run's fibers wait."""
+"""Could anything besides Python's threads wake a fiber when all fibers of a run wait?
+
+The engine asks before it calls that a deadlock. Signal handlers of the program could, and threads
+that Python does not know.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from importlib.machinery import EXTENSION_SUFFIXES
 
 from pyfiber import _engine
 
-#: Modules whose handlers wake nobody: pyfiber's own wake only fibers that are known to wait for a
-#: signal, and pytest-timeout's raises an exception.
+#: Modules whose signal handlers do not count: pyfiber's own wake only fibers that are known to wait
+#: for a signal, and pytest-timeout's raises an exception.
 _HARMLESS = ("pyfiber._signals", "pyfiber._report", "pytest_timeout")
-#: Where CPython's own extension modules are; and pyfiber's.
+#: The folders of CPython's own extension modules, and last the folder of pyfiber's.
 _OWN = tuple(
     os.path.join(folder, "")
     for folder in (
@@ -25,17 +29,18 @@ _OWN = tuple(
     )
     if folder
 )
+#: The folders of installed packages, which may lie within those of _OWN.
 _NOT_OWN = tuple(
     os.path.join(folder, "")
     for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     if folder
 )
-#: Extension modules of CPython's own through which any C library is called.
+#: Extension modules through which Python code calls any C library.
 _DOORS = ("_ctypes", "_cffi_backend")
 
 
 def handled_signals() -> Iterator[signal.Signals]:
-    """Signals with a handler that the program has set, which may do anything."""
+    """Signals for which the program has set a handler, which may do anything."""
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if (
@@ -48,11 +53,11 @@ def handled_signals() -> Iterator[signal.Signals]:
 
 
 def has_foreign_code() -> bool:
-    """Whether code is loaded that could have made threads that call in.
+    """Is code loaded that could have started threads which call into Python?
 
-    CPython has such a thread itself (of ``faulthandler.dump_traceback_later()``), which calls
-    nobody. So unknown threads mean something only beside an extension module that is not CPython's
-    own, or in a program in which Python is embedded.
+    CPython itself starts a thread that Python does not know, for
+    ``faulthandler.dump_traceback_later()``, but that calls nothing. So unknown threads count only
+    if an extension module is loaded that is not CPython's own, or if a program embeds Python.
     """
     if any(door in sys.modules for door in _DOORS) or _is_embedded():
         return True
@@ -68,7 +73,7 @@ def has_foreign_code() -> bool:
 
 
 def _is_embedded() -> bool:
-    """Whether the process's program is another one than Python's, as far as the system tells."""
+    """Is the program of this process not Python's? False where the system does not say."""
     try:
         program = os.readlink("/proc/self/exe")
     except OSError:
@@ -78,10 +83,9 @@ def _is_embedded() -> bool:
 
 
 def could_be_woken() -> bool:
-    """Whether a handler of the program's could wake a fiber, or a thread that Python does not know.
+    """Could a signal handler of the program wake a fiber, or a thread that Python does not know?
 
-    Called on the main thread, or where only such threads are left: no other thread of Python's
-    could.
+    The engine asks when no other thread of Python could wake a fiber.
     """
     return any(True for _ in handled_signals()) or (
         has_foreign_code() and _engine._has_unknown_threads()

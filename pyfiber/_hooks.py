@@ -1,7 +1,7 @@
-"""What the engine needs from Python: outcome classes, logging, reports.
+"""The functions that the engine calls in Python: outcome classes, logging, reports.
 
-The native module knows none of these; this module passes them to it, so
-dependencies point only down.  None of it is on the hot path.
+The native module does not import this one: install() passes the functions to it, so dependencies
+point only down. None of the functions is on the hot path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pyfiber import _engine, _outcome
 from pyfiber._engine import _load
 
-TYPE_CHECKING = False  # typing itself takes as long to import as all of this
+TYPE_CHECKING = False  # importing typing takes as long as importing all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
     from traceback import StackSummary
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def make_outcome(kind: int, value: Any) -> Outcome[Any]:
-    """How a fiber ended, as a dataclass; ``kind`` is the engine's PF_OUTCOME."""
+    """The object that says how a fiber ended; ``kind`` is the engine's PF_OUTCOME."""
     return (_outcome.Ok, _outcome.Failed, _outcome.CancelledOutcome)[kind - 1](value)
 
 
 class Call:
-    """Stands in for the frame of a call that another thread may go on with, in reports."""
+    """Replaces, in reports, the frame of a call that another thread may continue meanwhile."""
 
     __slots__ = ("f_back", "f_code", "f_globals", "f_lineno")
 
@@ -42,7 +42,7 @@ class Call:
 
 
 def innermost(calls: list[tuple[CodeType, int]]) -> Call | None:
-    """Of (code, line) of each call, innermost first, as the engine tells them."""
+    """The innermost Call of a stack, from the engine's (code, line) of each, innermost first."""
     call = None
     for code, line in reversed(calls):
         call = Call(code, line, call)
@@ -50,24 +50,25 @@ def innermost(calls: list[tuple[CodeType, int]]) -> Call | None:
 
 
 def frame_of(task: Task) -> FrameType | Call | None:
-    """Where a fiber or grain is suspended; for another thread's, without a GIL, a stand-in."""
+    """Where a fiber or grain is suspended; without a GIL, a Call for a fiber of another thread."""
     if isinstance(task, _engine.Fiber) and _engine._has_no_frames(task):
         return innermost(_engine._calls(task))
     return task.frame
 
 
 def frame_on(thread: int) -> FrameType | Call | None:
-    """What a thread runs, which may have gone on by now."""
+    """Where a thread is, which may have continued by now."""
     calls = _engine._thread_calls(thread)
     return sys._current_frames().get(thread) if calls is None else innermost(calls)
 
 
 def stack_summary(frame: Any) -> StackSummary:
-    """The stack that ends in ``frame``, or consists of those frames, outermost call first.
+    """The stack that ends in ``frame``, outermost call first.
 
-    A list has frames, outermost first, or (code, line) of calls, innermost first.
+    ``frame`` may also be a list of the stack: of frames, outermost first, or of (code, line) of
+    each call, innermost first.
     """
-    _load("tokenize")  # from Python 3.13 on linecache imports it in the middle of its work
+    _load("tokenize")  # from Python 3.13 on linecache imports tokenize in the middle of its work
     _load("traceback")
     import traceback
 
@@ -81,7 +82,7 @@ def stack_summary(frame: Any) -> StackSummary:
 
 
 def log_failure(subject: object, exc: BaseException, text: str) -> None:
-    """Log a failure that nobody would see otherwise; ``text`` has a %r for its origin."""
+    """Log a failure that nobody would see otherwise; ``text`` has a %r for ``subject``."""
     _load("logging")
     import logging
 
@@ -99,7 +100,7 @@ def log_failure(subject: object, exc: BaseException, text: str) -> None:
 
 
 class LoopLogs:
-    """While the loop logs a handler's RLock is its thread's, also if a fiber of it has taken it."""
+    """While the loop logs, its thread may take a log handler's RLock that a fiber of it holds."""
 
     def __enter__(self) -> None:
         self.before = _engine._loop_logs(True)
@@ -109,10 +110,11 @@ class LoopLogs:
 
 
 class NoInventedThread:
-    """While a thread ends, threading no longer knows it, and makes up an object for a log record.
+    """Discards the Thread object that threading invents for a log record while a thread ends.
 
-    From Python 3.13 on that object would wait in a threading.local for the thread's end, which has
-    begun without it, and complain when the interpreter exits.
+    threading has forgotten such a thread already. From Python 3.13 on the object would wait in a
+    threading.local for the thread's end, which has begun before, and would print an error when the
+    interpreter exits.
     """
 
     def __enter__(self) -> None:
@@ -130,8 +132,8 @@ class NoInventedThread:
 
 
 #: A traceback's text needs ast.parse() to place its carets. If a garbage collection within another
-#: ast.parse() ends a fiber whose failure is logged, the outer one raises SystemError ("AST
-#: constructor recursion depth mismatch"), up to 3.11.8 and 3.12.2.
+#: ast.parse() ends a fiber whose failure is logged, that outer call raises SystemError ("AST
+#: constructor recursion depth mismatch"), up to Python 3.11.8 and 3.12.2.
 PARSER_CAN_BE_INTERRUPTED = sys.version_info >= (3, 12, 3) or (
     (3, 11, 9) <= sys.version_info < (3, 12)
 )
@@ -141,25 +143,25 @@ def text_without_carets(exc: BaseException) -> str:
     _load("traceback")
     import traceback
 
-    def strip(told: traceback.TracebackException | None) -> None:
-        if told is not None:
-            for frame in told.stack:
+    def strip(error: traceback.TracebackException | None) -> None:
+        if error is not None:
+            for frame in error.stack:
                 frame.colno = frame.end_colno = None
-            for inner in (told.__cause__, told.__context__, *(told.exceptions or ())):
+            for inner in (error.__cause__, error.__context__, *(error.exceptions or ())):
                 strip(inner)
 
-    told = traceback.TracebackException.from_exception(exc)
-    strip(told)
-    return "".join(told.format()).rstrip("\n")
+    error = traceback.TracebackException.from_exception(exc)
+    strip(error)
+    return "".join(error.format()).rstrip("\n")
 
 
 def unhandled(
     failures: list[tuple[str, BaseException]], raised: BaseException | None
 ) -> BaseException:
-    """What a run raises if failures that nobody looked at end it.
+    """The exception of a run that is ended by failures which nobody looked at.
 
-    ``raised`` is what it would raise otherwise, such as main's own failure. That comes first in the
-    group, unless it is KeyboardInterrupt, SystemExit or the cancellation of main.
+    ``raised`` is what the run would raise otherwise, such as the failure of main; it comes first in
+    the group, unless it is KeyboardInterrupt, SystemExit or the cancellation of main.
     """
     _load("concurrent.futures")
     from concurrent.futures import CancelledError
@@ -187,7 +189,7 @@ def group_text(exceptions: list[BaseException]) -> str:
 
 
 def log_unresponsive(fiber: Task) -> None:
-    """Warn of a cancelled fiber or grain that keeps waiting; its stack shows where."""
+    """Warn about a cancelled fiber or grain that keeps waiting, with its stack."""
     _load("logging")
     import logging
 
@@ -201,14 +203,14 @@ def log_unresponsive(fiber: Task) -> None:
     if isinstance(fiber, _engine.Grain):
         stack = fiber.stack()
     else:
-        frame = fiber.frame  # this function's: it runs on that fiber
+        frame = fiber.frame  # the frame of this function, which runs on that fiber
         stack = stack_summary(frame and frame.f_back)
     with LoopLogs():
         logger.warning(text, fiber, "\n".join(_report.lines_of(stack)))
 
 
 def could_be_woken() -> bool:
-    """Whether something else than a thread of Python's could wake a fiber of a run that waits."""
+    """Could anything besides Python's threads wake a fiber of a run in which all fibers wait?"""
     _load("pyfiber._help")
     from pyfiber import _help
 
@@ -216,7 +218,7 @@ def could_be_woken() -> bool:
 
 
 def cannot_wait(what: object, holder: Task | None, why: str) -> str:
-    """Why a patched wait is refused in a place where no fiber may be left."""
+    """The error text of a patched wait in a place where no switch to another fiber is allowed."""
     _load("pyfiber._report")
     from pyfiber import _report
 
@@ -224,7 +226,7 @@ def cannot_wait(what: object, holder: Task | None, why: str) -> str:
 
 
 def log_blocked(what: object, why: str) -> None:
-    """Warn that a wait in such a place blocks the thread, and with it every fiber of a run."""
+    """Warn that a wait where no switch is allowed blocks its thread, and every fiber of the run."""
     _load("logging")
     import logging
 
@@ -235,7 +237,7 @@ def log_blocked(what: object, why: str) -> None:
 
 
 def log_stall(fibers: list[Task]) -> None:
-    """Warn that nothing has happened for some time, and only another thread could change that."""
+    """Warn that nothing has happened for some time, and that only another thread could end that."""
     _load("logging")
     import logging
 
@@ -248,20 +250,20 @@ def log_stall(fibers: list[Task]) -> None:
             logger.warning("%s", _report.stall_text(stall_limit, fibers))
 
 
-#: log_stall() is called after this many seconds in which nothing happened; 0: never.
+#: The engine calls log_stall() after this many seconds in which nothing happened; 0: never.
 STALL_LIMIT = 10.0
 stall_limit = STALL_LIMIT
 
 
 def set_stall_limit(seconds: float) -> None:
-    """See docs/observability.md; ValueError if it is negative or not a number."""
+    """Set after how many seconds log_stall() is called; ValueError if negative or not a number."""
     global stall_limit
     _engine._set_stall_limit(seconds)
     stall_limit = seconds
 
 
 def seconds_from(variable: str, otherwise: float) -> float:
-    """What a variable of the environment says."""
+    """The number of seconds in an environment variable; ``otherwise`` if it is empty or not set."""
     import os
 
     text = os.environ.get(variable, "")
@@ -274,7 +276,7 @@ def seconds_from(variable: str, otherwise: float) -> float:
 
 
 def debug_wanted() -> bool:
-    """Does PYFIBER_DEBUG want a socket for `python -m pyfiber ps`?"""
+    """Does PYFIBER_DEBUG ask for a socket for `python -m pyfiber ps`?"""
     import os
 
     text = os.environ.get("PYFIBER_DEBUG", "")
@@ -284,7 +286,7 @@ def debug_wanted() -> bool:
 
 
 def open_debug_socket() -> None:
-    """Answer `python -m pyfiber ps` from now on; that it cannot be done is only logged."""
+    """Answer `python -m pyfiber ps` from now on; a failure to open the socket is only logged."""
     if sys.platform == "win32":
         return  # Python has no Unix sockets there
     _load("pyfiber._debug.server")
@@ -292,7 +294,7 @@ def open_debug_socket() -> None:
 
     try:
         server.open()
-    except (OSError, RuntimeError) as exc:  # such as: no thread can be started at exit
+    except (OSError, RuntimeError) as exc:  # for example, no thread can be started at exit
         _load("logging")
         import logging
 
@@ -300,7 +302,10 @@ def open_debug_socket() -> None:
 
 
 def watch_if_wanted() -> None:
-    """Start the watchdog if PYFIBER_WATCHDOG says so; in development mode it watches runs."""
+    """Start the watchdog if PYFIBER_WATCHDOG says so.
+
+    Without that variable, run() has debug=True by default in Python's development mode.
+    """
     import os
 
     seconds = seconds_from("PYFIBER_WATCHDOG", 0.0)
@@ -313,15 +318,15 @@ def watch_if_wanted() -> None:
         _watchdog.watchdog(seconds)
 
 
-#: A run that Ctrl-C ends gets this many seconds before a message is printed.
+#: Seconds that a run has for its end after Ctrl-C, before a message is printed.
 INTERRUPT_PATIENCE = 1.0
 
 
 def interrupted() -> Callable[[], object]:
-    """The first Ctrl-C: print what is going on, unless the run ends soon and calls the result.
+    """At the first Ctrl-C: print a message unless the run ends soon; the run calls the result then.
 
-    It needs a thread of its own, because the fibers may compute for long; this is started without
-    threading, whose import may be in progress.
+    A separate thread prints the message, because the fibers may compute for long. The thread is
+    started without the module threading, whose import may be in progress.
     """
     import _thread
 
@@ -331,7 +336,7 @@ def interrupted() -> Callable[[], object]:
     begun.acquire()
     thread = _thread.get_ident()
 
-    def tell() -> None:
+    def print_unless_over() -> None:
         _engine._only_watches()
         begun.release()
         if not over.acquire(timeout=INTERRUPT_PATIENCE) and sys.stderr is not None:
@@ -343,10 +348,10 @@ def interrupted() -> Callable[[], object]:
             )
 
     try:
-        _thread.start_new_thread(tell, ())
-        begun.acquire()  # the loop must not count it as a thread that may wake a fiber
+        _thread.start_new_thread(print_unless_over, ())
+        begun.acquire()  # from now on the loop does not count it as a thread that may wake a fiber
         return over.release
-    except RuntimeError:  # no thread can be had: the hint is left out
+    except RuntimeError:  # no thread can be started: there is no message
         return lambda: None
     except BaseException:  # a second Ctrl-C: the run ends at once
         over.release()
@@ -354,7 +359,7 @@ def interrupted() -> Callable[[], object]:
 
 
 def running_on(thread: int) -> str:
-    """Which fiber runs, and where; empty while the loop is idle."""
+    """Text that says which fiber of the thread runs, and where; empty while the loop is idle."""
     frame = frame_on(thread)
     for ident, current, root, *_ in _engine._threads():
         if ident == thread and current is not root and frame is not None:
@@ -364,7 +369,7 @@ def running_on(thread: int) -> str:
 
 
 def deadlock_text(fibers: list[Task]) -> str:
-    """The text of a DeadlockError."""
+    """Describe the deadlock of these fibers, for a DeadlockError."""
     _load("pyfiber._report")
     from pyfiber import _report
 
@@ -372,7 +377,7 @@ def deadlock_text(fibers: list[Task]) -> str:
 
 
 def fiber_cancelled(task: Task, cancelled: BaseException) -> BaseException:
-    """What result() of a fiber or grain that has ended with ``cancelled`` raises."""
+    """The exception for result() of a fiber or grain that has ended with ``cancelled``."""
     _load("pyfiber._cancelled")
     from pyfiber import _cancelled
 
@@ -380,7 +385,7 @@ def fiber_cancelled(task: Task, cancelled: BaseException) -> BaseException:
 
 
 def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
-    """A function of to_thread() failed after its caller was cancelled and stopped waiting."""
+    """Log that a function of to_thread() failed after its caller was cancelled and did not wait."""
     _load("pyfiber._threads")
     from pyfiber import _threads
 
@@ -388,7 +393,7 @@ def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
 
 
 def start_worker(run: Callable[[], object]) -> None:
-    """A thread that calls ``run``, for to_thread()."""
+    """Start a thread that calls ``run``, for to_thread()."""
     _load("pyfiber._threads")
     from pyfiber import _threads
 
@@ -404,13 +409,13 @@ def hooked_queue(queue: _engine.Queue[Any], maxsize: int) -> HookedQueue:
 
 
 def trace_hook() -> object:
-    """What threading.settrace() was given, or None."""
+    """The function that was passed to threading.settrace(), or None."""
     threading = sys.modules.get("threading")
     return getattr(threading, "_trace_hook", None)
 
 
 def no_run() -> str:
-    """How the message of an error goes on that is raised where no scheduler runs."""
+    """The advice at the end of an error that is raised where no scheduler runs."""
     _load("pyfiber._advice")
     from pyfiber import _advice
 
@@ -418,27 +423,27 @@ def no_run() -> str:
 
 
 class StackNumber:
-    """memray writes its number of a fiber's stack here."""
+    """An object on which memray stores its number of a fiber's stack."""
 
 
-#: Of each fiber by its id(), while it has not ended.
+#: By the id() of each fiber that has not ended.
 stack_numbers: dict[int, StackNumber] = {}
 
 
 def profiled_switch(
     left: _engine.Fiber[Any], entered: _engine.Fiber[Any]
 ) -> tuple[Callable[..., object], str, tuple[StackNumber, StackNumber]] | None:
-    """How to tell a profiler with a stack of calls of its own that the thread has another now.
+    """How to notify memray, which keeps a stack of calls for each thread, of a switch to a fiber.
 
-    memray is the one; it has such a function for greenlets.  Returns it and its arguments: it looks
-    at the calls that lead to it, and the one of this function is over when it is called.
+    Returns memray's trace function for greenlets and its arguments, or None without memray. This
+    function does not call it, because memray's function looks at the calls that lead to it.
     """
     memray = sys.modules.get("memray._memray")
     if memray is None:
         return None
     green = sys.modules.get("pyfiber.greenlet")
     if green is not None and green.gettrace() is memray.greenlet_trace_function:
-        green.settrace(None)  # it would be told of greenlets' switches twice
+        green.settrace(None)  # else memray would be notified twice of the switches of greenlets
     before = stack_numbers.setdefault(id(left), StackNumber())
     if left.done():
         del stack_numbers[id(left)]
@@ -447,7 +452,7 @@ def profiled_switch(
 
 
 def install() -> None:
-    """Give the engine all of the above."""
+    """Pass the functions above to the engine."""
     _engine._set_hooks(
         "pyfiber",
         make_outcome=make_outcome,

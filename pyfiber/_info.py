@@ -1,4 +1,4 @@
-"""What this build of pyfiber is: ``info()`` and ``get_include()``."""
+"""Facts about this build of pyfiber: ``info()`` and ``get_include()``."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def info() -> dict[str, Any]:
 
 
 def gil_is_on() -> bool:
-    """Whether threads take turns here: not in a free-threaded build, but with PYTHON_GIL=1."""
-    asks = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
-    return asks is None or bool(asks())
+    """Does this process have a GIL? A free-threaded build has one with PYTHON_GIL=1."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
+    return is_enabled is None or bool(is_enabled())
 
 
 def get_include() -> str:
-    """The directory that holds ``pyfiber.h``, the C API, for a compiler's -I.
+    """Return the directory that holds ``pyfiber.h``, the C API, for a compiler's -I.
 
-    In an installed package that is ``pyfiber/include``; where the package is
-    used from its source tree, ``csrc/include`` beside it.
+    In an installed package that is ``pyfiber/include``. Where the package is used from its source
+    tree, that is ``csrc/include`` beside it. Raises FileNotFoundError if neither has the file.
     """
     package = os.path.dirname(os.path.abspath(__file__))
     installed = os.path.join(package, "include")

@@ -1,10 +1,11 @@
-"""How a fiber ended: ``fiber.outcome`` is one of these three, for ``match``.
+"""The three values of ``fiber.outcome``, which say how a fiber ended, for ``match``.
 
-A cancellation is a third state of its own, neither a value nor an error.
+A cancellation is a third case, neither a value nor an error.
 
-They are frozen dataclasses, written out: the ``dataclasses`` module takes longer to import than all
-of pyfiber. To import it when an outcome is first used would not work: while a switch has suspended
-that import, all other fibers see an incomplete module. Types are in the stub.
+The classes behave as frozen dataclasses, but are written out, because the ``dataclasses`` module
+takes longer to import than all of pyfiber. A plain import of that module when an outcome is first
+used would not work: while a switch has suspended the import, all other fibers see an incomplete
+module. Types are in the stub.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyfiber._engine import _load
 
 
 class FromDataclass:
-    """The attributes that ``dataclasses`` looks for, from a real dataclass made on first use."""
+    """An attribute that ``dataclasses`` looks for, taken from a real dataclass made for that."""
 
     def __set_name__(self, owner, name):
         self.name = name

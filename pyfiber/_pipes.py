@@ -1,4 +1,4 @@
-"""Our ends of pipes to other processes: file objects whose reads and writes park the fiber."""
+"""The file objects of pyfiber.subprocess: ends of pipes whose reads and writes park the fiber."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pyfiber._engine import RLock, _may_park, wait_readable, wait_writable, yiel
 
 T = TypeVar("T")
 
-#: What is read at a time by who wants all: as much as a pipe has room for.
+#: Bytes per read where everything is read: as much as a pipe has room for.
 AT_A_TIME = 65536
 
-#: Operations in a row that a fiber may do without leaving its thread to others.
+#: Operations that a fiber may do in a row before it lets other fibers run.
 MOST_IN_A_ROW = 64
 
-#: As much as a pipe takes at once when it can be written at all.
+#: Bytes that a pipe takes at once whenever it is writable.
 ALWAYS_FITS: int = getattr(select, "PIPE_BUF", 512)
 
 
 def _one_at_a_time(*names: str) -> Callable[[type[T]], type[T]]:
     """Decorate a class of file objects: these methods wait while another fiber is in one of them.
 
-    Buffers know threads only: two fibers of one thread would be taken for a call within a call.
+    Python's buffers distinguish threads only: they take two fibers of one thread for a call within
+    a call.
     """
 
     def with_turn(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +40,7 @@ def _one_at_a_time(*names: str) -> Callable[[type[T]], type[T]]:
         return call
 
     def line_with_turn(method: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for readline(), which iteration calls: in half the time."""
+        """A with_turn() for readline(), which iteration calls, that takes half the time."""
 
         @functools.wraps(method)
         def call(self: Any, size: int = -1, /) -> Any:
@@ -63,11 +64,11 @@ def _one_at_a_time(*names: str) -> Callable[[type[T]], type[T]]:
 
 @_one_at_a_time("close")
 class Pipe(io.FileIO):
-    """One end, without a buffer.
+    """One end of a pipe, without a buffer.
 
-    Its descriptor does not block. That is a property of the pipe's end, which other processes may
-    come to share: so when somebody asks for the number the descriptor blocks again, and from then
-    on each operation waits first.
+    The descriptor is non-blocking, which is a property of the pipe's end, and other processes may
+    come to share that end. So fileno() makes it blocking before it hands out the number, and from
+    then on each operation first waits until the pipe is ready.
     """
 
     def __init__(self, number: int, mode: str) -> None:
@@ -80,7 +81,7 @@ class Pipe(io.FileIO):
         os.set_blocking(number, False)
 
     def fileno(self) -> int:
-        """The number, as for any file."""
+        """Return the descriptor's number; the descriptor blocks from now on."""
         number = super().fileno()
         if not self._handed_out:
             os.set_blocking(number, True)
@@ -88,23 +89,23 @@ class Pipe(io.FileIO):
         return number
 
     def readinto(self, buffer: Any, /) -> int:
-        """Wait for data; their number, 0 at the end."""
+        """Wait for data; return the number of bytes, 0 at the end."""
         count: int = self._in_turn(super().readinto, buffer)
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Wait for data: at most ``size`` bytes, b"" at the end; everything up to the end."""
+        """Wait for data: at most ``size`` bytes, b"" at the end. Without a size, read it all."""
         if size is None or size < 0:
             return self.readall()
         data: bytes = self._in_turn(super().read, size)
         return data
 
     def readall(self) -> bytes:
-        """Everything up to the end."""
+        """Read everything up to the end."""
         return b"".join(iter(lambda: self.read(AT_A_TIME), b""))
 
     def write(self, data: Any, /) -> int:
-        """Wait for room, and write at least a part; its length."""
+        """Wait for room, and write at least a part; return the number of bytes."""
         return self._in_turn(self._write, data)
 
     def _write(self, data: Any) -> int | None:
@@ -126,7 +127,7 @@ class Pipe(io.FileIO):
             return result
 
     def _give_way(self) -> None:
-        """Before an operation that may succeed at once: after many such others get a turn."""
+        """Let other fibers run after many operations in a row that did not wait."""
         self._in_a_row += 1
         if self._in_a_row > MOST_IN_A_ROW:
             self._in_a_row = 0
@@ -138,7 +139,7 @@ class Pipe(io.FileIO):
     "read", "read1", "readinto", "readinto1", "readline", "peek", "flush", "close", "detach"
 )
 class Reader(io.BufferedReader):
-    """What a buffered end is read through."""
+    """A buffer to read from a pipe's end."""
 
     def __init__(self, raw: Pipe, size: int) -> None:
         self._turn = RLock()
@@ -147,7 +148,7 @@ class Reader(io.BufferedReader):
 
 @_one_at_a_time("write", "flush", "close", "detach")
 class Writer(io.BufferedWriter):
-    """What a buffered end is written through."""
+    """A buffer to write to a pipe's end."""
 
     def __init__(self, raw: Pipe, size: int) -> None:
         self._turn = RLock()
@@ -156,7 +157,7 @@ class Writer(io.BufferedWriter):
 
 @_one_at_a_time("read", "readline", "write", "flush", "close", "detach", "reconfigure")
 class Text(io.TextIOWrapper):
-    """Text on top of a buffered end."""
+    """Text on top of a buffer."""
 
     def __init__(self, buffer: Any, **options: Any) -> None:
         self._turn = RLock()
@@ -164,7 +165,7 @@ class Text(io.TextIOWrapper):
 
 
 def buffered(raw: Pipe, size: int) -> Pipe | Reader | Writer:
-    """As open() does it; ``size`` is its ``buffering``."""
+    """Give a pipe's end the buffer that open() would; ``size`` is open()'s ``buffering``."""
     if size == 0:
         return raw
     if size == 1:
@@ -179,6 +180,6 @@ def buffered(raw: Pipe, size: int) -> Pipe | Reader | Writer:
 
 
 def end_of(file: Any) -> Any:
-    """The end beneath the file object's layers."""
+    """The Pipe beneath a file object's layers."""
     file = getattr(file, "buffer", file)
     return getattr(file, "raw", file)

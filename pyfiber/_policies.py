@@ -26,15 +26,15 @@ class Policy:
     """
 
     def add(self, grain: Grain[Any]) -> None:
-        """``grain`` is ready."""
+        """Add ``grain``, which is ready."""
         raise NotImplementedError
 
     def take(self) -> Grain[Any]:
-        """The ready grain that has the next turn; it is no longer ready."""
+        """Remove and return the ready grain that has the next turn."""
         raise NotImplementedError
 
     def remove(self, grain: Grain[Any]) -> None:
-        """``grain`` is no longer ready and did not get a turn; it may be unknown."""
+        """Remove ``grain``, which is no longer ready and did not get a turn; it may be unknown."""
         raise NotImplementedError
 
     def ran(self, grain: Grain[Any], seconds: float) -> None:
@@ -68,10 +68,9 @@ class RoundRobin(Policy):
 
 
 class _Notes(Generic[_T]):
-    """One for each grain, by its id, until it is gone.
+    """One value for each grain, by the grain's id(), until the grain is gone.
 
-    (A WeakKeyDictionary would hash the grain itself at each look-up, which takes longer than a
-    step.)
+    A WeakKeyDictionary would hash the grain itself at each look-up, which takes longer than a step.
     """
 
     def __init__(self) -> None:
@@ -92,11 +91,11 @@ class _Notes(Generic[_T]):
 
 
 class _Ranked(Policy):
-    """The grain with the lowest rank; of equal ones, the one that has been ready longest."""
+    """Runs the grain with the lowest rank; of equal ones, the one that has been ready longest."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Grain[Any]]] = []
-        self._places: dict[Grain[Any], int] = {}  # the second part of its entry
+        self._places: dict[Grain[Any], int] = {}  # the second part of the grain's entry in the heap
         self._count = 0
 
     def _push(self, rank: float, grain: Grain[Any]) -> None:
@@ -107,7 +106,7 @@ class _Ranked(Policy):
     def _pop(self) -> tuple[float, Grain[Any]]:
         while True:
             rank, place, grain = heappop(self._heap)
-            if self._places.get(grain) == place:  # else it was removed
+            if self._places.get(grain) == place:  # else the grain was removed
                 del self._places[grain]
                 return rank, grain
 
@@ -121,7 +120,7 @@ class _Ranked(Policy):
 
 
 class Priority(_Ranked):
-    """The ready grain with the lowest number has the turn; equal ones take turns.
+    """The ready grain with the lowest number runs; grains with equal numbers take turns.
 
     ``priority(grain)`` returns the number each time the grain becomes ready; without it, the
     numbers from ``set(grain, number)`` count, and ``default`` for the others. A ready grain keeps
@@ -140,7 +139,7 @@ class Priority(_Ranked):
         self._numbers: _Notes[float | None] = _Notes()
 
     def set(self, grain: Grain[Any], number: float) -> None:
-        """From its next turn on ``grain`` has this priority."""
+        """Give ``grain`` this priority, from the next time on that it becomes ready."""
         self._numbers.set(grain, number)
 
     def add(self, grain: Grain[Any]) -> None:

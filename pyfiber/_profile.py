@@ -1,4 +1,4 @@
-"""Time on the processor by fiber; see csrc/python/watch/turns.c for how it is taken."""
+"""Processor time by fiber, which csrc/python/watch/turns.c measures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyfiber._engine import FiberError
 
 
 class ProfileRow(NamedTuple):
-    """All fibers and grains of one name. Times in seconds."""
+    """What a Profiler has measured for all fibers and grains of one name. Times are in seconds."""
 
     name: str
     turns: int  #: how often one of them ran
-    cpu: float  #: that the processor spent on them
-    real: float  #: in which they kept the loop from running others
-    longest: float  #: the longest turn, of that time
+    cpu: float  #: time that the processor spent on them
+    real: float  #: time in which they kept the loop from running others
+    longest: float  #: `real` time of the longest turn
 
 
 class Profiler:
@@ -28,24 +28,24 @@ class Profiler:
     made a blocking call, or its thread waited for the GIL. What a raw fiber, a greenlet or a
     generator's body does in a turn counts for the fiber whose turn it is.
 
-    Fibers and grains of the same name make one row, which stays: so give them names by what they
-    do, not one to each, if it is to be on for long. Use it as a context manager, or `start()` and
-    `stop()`; it may be started again, and adds up. While it is on, a switch takes some 500 ns more
-    (two readings of the thread's clock); nothing is paid while it is off. On Windows that clock has
-    ticks of 15.6 ms.
+    Fibers and grains of the same name share one row, which stays after their end. So for a profiler
+    that is on for long, name fibers by what they do, and do not give each its own name. Use the
+    profiler as a context manager, or call `start()` and `stop()`; started again, it adds to the
+    earlier times. While it is on, a switch takes some 500 ns more (two readings of the thread's
+    clock); nothing is paid while it is off. On Windows that clock has ticks of 15.6 ms.
 
-    FiberError while another Profiler is on. Runs under `pyfiber.testing` are left out.
+    Raises FiberError while another Profiler is on. Runs under `pyfiber.testing` are not measured.
     """
 
     def __init__(self) -> None:
         self._recorder = _engine._Turns(0)
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self._recorder.start()
 
     def stop(self) -> None:
-        """Stop measuring. FiberError unless it has begun."""
+        """Stop measuring. Raises FiberError unless the profiler is on."""
         if not self._recorder.stop():
             raise FiberError("the profiler has not been started")
 
@@ -62,7 +62,7 @@ class Profiler:
         self._recorder.stop()
 
     def rows(self) -> list[ProfileRow]:
-        """What has been measured so far, the most expensive name first."""
+        """Return what has been measured so far, the most expensive name first."""
         rows = (
             ProfileRow(name, turns, cpu / 1e9, real / 1e9, longest / 1e9)
             for name, turns, cpu, real, longest in self._recorder.profile()

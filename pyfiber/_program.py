@@ -1,4 +1,4 @@
-"""A program in another one's process: what `python -m pyfiber run` and `greenlet` share."""
+"""Runs a program in this process; shared by `python -m pyfiber run` and `greenlet`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """The end of the command line: the program or the module, then its own arguments."""
+    """Add the end of the command line: the program or the module, then its arguments."""
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs="...", help="run a module, as python -m does"
     )
@@ -27,7 +27,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def set_arguments(options: argparse.Namespace) -> None:
-    """From now on sys.argv is the program's; without a program the command line is refused."""
+    """Make sys.argv the program's; exit with a usage error if the command line names none."""
     command = options.module or options.program
     if not command:
         options.parser.error("which program? Give a Python file, or -m and a module")
@@ -35,7 +35,7 @@ def set_arguments(options: argparse.Namespace) -> None:
 
 
 def run_program(options: argparse.Namespace) -> None:
-    """Run it as `__main__`; what it raises, SystemExit too, goes to the caller."""
+    """Run the program as `__main__`; what it raises, SystemExit too, goes to the caller."""
     if options.module:
         run_module(options.module[0])
     else:
@@ -64,20 +64,20 @@ def run_module(name: str) -> None:
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Where the module is; None if there is none, or no package that it would be in."""
+    """The module's spec; None if there is no such module, or no package that it would be in."""
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as exc:
-        # The package itself may import something that is not there: that is an error of its own.
+        # Raise if the package is there, but imports another module that is missing.
         if exc.name is None or not f"{name}.".startswith(f"{exc.name}."):
             raise
-    except ValueError:  # a module that says of itself that it came from nowhere
+    except ValueError:  # an imported module without a __spec__
         pass
     return None
 
 
 def run_file(path: str) -> None:
-    """Run a file as the module `__main__`, where threads and exit functions may outlive it."""
+    """Run a file in the namespace of `__main__`, which threads and exit functions may use later."""
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         run_folder(path)
         return
@@ -97,7 +97,7 @@ def run_file(path: str) -> None:
 
 
 def opened(path: str) -> BinaryIO:
-    """The program's file, to read; the process ends with status 2 if that cannot be."""
+    """Open the program's file to read; end the process with status 2 if that fails."""
     try:
         return open(path, "rb")
     except OSError as exc:
@@ -116,7 +116,7 @@ def take_first_place(folder: str) -> None:
 def run_folder(path: str) -> None:
     """Run the `__main__` of a folder or of a zip file."""
     if not os.path.isdir(path):
-        opened(path).close()  # says why if it cannot be read
+        opened(path).close()  # ends the process with the reason if the file cannot be read
     finder = pkgutil.get_importer(path)
     if finder is not None and finder.find_spec("__main__") is None:
         refuse(f"can't find '__main__' module in {os.path.abspath(path)!r}", 1)

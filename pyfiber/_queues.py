@@ -1,4 +1,4 @@
-"""The part of Queue that is in Python: PriorityQueue, subclasses that store items themselves.
+"""The part of Queue in Python: PriorityQueue, and subclasses that store items in their own way.
 
 Such a queue runs code (a comparison, an overridden ``_put``) that may wait, and another fiber could
 then get in between. So a lock protects the items, and two semaphores count the items and the free
@@ -34,10 +34,10 @@ if sys.version_info >= (3, 13):
 else:
 
     class ShutDown(Exception):
-        """put() or get() of a queue after shutdown(), as queue.ShutDown of Python 3.13."""
+        """Raised by put() and get() after shutdown(), as queue.ShutDown of Python 3.13."""
 
 
-#: More permits than are ever taken: with this many, nothing waits any more.
+#: More permits than are ever taken: once a semaphore has this many, nothing waits for it.
 PLENTY = sys.maxsize // 64
 
 
@@ -49,10 +49,10 @@ class HookedQueue:
         self._mutex = RLock()
         self._items = Semaphore(0)
         self._places = Semaphore(maxsize) if maxsize > 0 else None
-        self._is_open = False  # for all waiters, after shutdown()
+        self._is_open = False  # has shutdown() released PLENTY of permits?
 
     def _refuse_reentry(self) -> None:
-        """With the mutex held: the subclass's own code must not call its queue again."""
+        """Raise FiberError if the subclass's code has called its queue again; needs the mutex."""
         if self._mutex._recursion_count() > 1:
             raise FiberError(
                 "this queue is just being changed by this fiber: its _put(), _get() and the "
@@ -75,7 +75,7 @@ class HookedQueue:
         return _hooked_case(True, self._owner, places, partial(_hooked_put, self, item))
 
     def _add(self, item: Any) -> None:
-        """With the mutex held and a place for it; the caller counts the items."""
+        """Add the item. The caller has the mutex and a place, and counts the items."""
         self._refuse_reentry()
         if self._owner.is_shutdown:
             raise ShutDown
@@ -90,7 +90,7 @@ class HookedQueue:
         return _hooked_case(False, self._owner, self._items, partial(_hooked_get, self))
 
     def _take(self) -> Any:
-        """With the mutex held. There is an item, or the queue is shut down."""
+        """Take an item. The caller has the mutex, and an item unless the queue is shut down."""
         self._refuse_reentry()
         if self._owner.is_shutdown and not self._owner._qsize():
             raise ShutDown
@@ -113,17 +113,17 @@ class HookedQueue:
         return not self._owner._qsize()
 
     def full(self) -> bool:
-        """True if there is no place."""
+        """True if there is no free place."""
         return 0 < self._owner.maxsize <= self._owner._qsize()
 
     def shutdown(self, immediate: bool = False) -> None:
         """End every wait, now and later; with immediate=True drop the items, too."""
-        immediate = bool(immediate)  # its code and that of dropped items run without the mutex
-        dropped: list[Any] = []
+        immediate = bool(immediate)  # here, so that a __bool__() runs without the mutex
+        dropped: list[Any] = []  # finalizers of dropped items run without the mutex, too
         _holding(self._mutex, _insistent(self._shut), immediate, dropped)
 
     def _shut(self, immediate: bool, dropped: list[Any]) -> None:
-        """With the mutex held; called again if an exception interrupts it."""
+        """Shut down with the mutex held; called again if an exception interrupts it."""
         self._refuse_reentry()
         owner = self._owner
         owner._mark_shut_down()

@@ -1,4 +1,4 @@
-"""Perform a description on another thread, in a run of its own there."""
+"""Performs a compose.Work on another thread, in a separate run there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _Remote:
         self._waiter: Fiber[Any] | None = None
 
     def wait(self, call: Callable[[Callable[[], Any]], Any]) -> Any:
-        """Wait until ``call`` has run the job on a thread."""
+        """Wait until ``call`` has run the job on a thread; return its result or raise."""
         self._waiter = spawn(call, self._run)
         return self._waiter.result()
 
     def _run(self) -> Any:
-        """On the thread. Either end() sees the scheduler, or this sees that the job was stopped."""
+        """Run the job on the thread. Either end() sees the scheduler, or _run() sees `_stopped`."""
         scheduler = self._scheduler = Scheduler()
         try:
             if self._stopped:
@@ -39,25 +39,25 @@ class _Remote:
         """Stop the job if it is not over, and wait. Called again if an exception interrupts it."""
         self._stopped = True
         if self._scheduler is not None:
-            self._scheduler.stop()  # does nothing once it is closed
+            self._scheduler.stop()  # does nothing once the scheduler is closed
         if self._waiter is not None:
             with shield():
                 self._waiter.join()
-            _ = self._waiter.outcome  # marks it as looked at: we stopped it ourselves
+            _ = self._waiter.outcome  # nobody else looks at the failure of a stopped job
 
 
 class _Ending:
-    """The lock for ``_holding()``: it calls ``end()`` in whatever way the call ends."""
+    """A lock for ``_holding()`` that calls ``end()`` in whatever way the call ends."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.release = _insistent(end)
 
     def acquire(self) -> None:
-        """Nothing to end yet."""
+        """Do nothing: there is nothing to end yet."""
 
 
 def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
-    """Wait until a thread has called ``job`` in a run; its result, or its exception.
+    """Wait until a thread has called ``job`` in a run; return its result or raise its exception.
 
     If a cancellation or a trace function's exception ends the wait, everything in that run is
     cancelled and waited for.

@@ -1,8 +1,9 @@
-"""Reports: who waits for what, and who holds it, for a deadlock or on demand.
+"""Reports of what each fiber waits for and which fibers hold that, for a deadlock or on demand.
 
-A fiber's ``waiting_on`` is what it is parked in: another fiber (a join), a group at its end, a
-primitive, a future, a ``to_thread()`` job, or a word. A thing that fibers hold offers
-``_holders()``: a list of fibers or threads. From these come the edges of the wait graph.
+A fiber's ``waiting_on`` is what the fiber is parked in: another fiber (a join), a group at its end,
+a primitive, a future, a ``to_thread()`` job, or a word. An object that fibers can hold has a method
+``_holders()``, which returns a list of fibers or threads. From these come the edges of the wait
+graph.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def name_of(thing: object) -> str:
 def title_of(fiber: Task) -> str:
     """The fiber's own repr, if that works."""
     try:
-        return _words.clean(repr(fiber))  # its target's name may be anything
+        return _words.clean(repr(fiber))  # the repr has the target's name, which may be any text
     except Exception:
         return f"<{type(fiber).__name__} {fiber.name!r} {fiber.state} at {id(fiber):#x}>"
 
 
 def holders_of(what: object) -> list[Any]:
-    """Who must act before a wait for ``what`` can end, as far as is known."""
+    """The fibers and threads that must act before a wait for ``what`` can end, if known."""
     if isinstance(what, (Fiber, Grain)):
         return [what]
     ask = getattr(what, "_holders", None)
@@ -63,11 +64,11 @@ def holders_of(what: object) -> list[Any]:
     try:
         return list(ask())
     except Exception:
-        return []  # one bad line must not make the report fail
+        return []  # a bad _holders() must not make the report fail
 
 
 def wait_of(fiber: Task) -> str:
-    """What a parked fiber waits for, and who holds it."""
+    """Text that says what a parked fiber waits for, and which fibers or threads hold that."""
     what = fiber.waiting_on
     if what is None:
         return "was left by a direct switch"
@@ -88,7 +89,7 @@ def wait_of(fiber: Task) -> str:
 
 
 def held_by(what: object, holders: list[Any], waiter: Task) -> str:
-    """Who holds ``what``, and why that may never end."""
+    """Text that says which fibers or threads hold ``what``, and why they may never release it."""
     if waiter in holders:
         again = ": it cannot take a Lock twice, but an RLock" if isinstance(what, Lock) else ""
         return f", held by itself{again}"
@@ -117,7 +118,7 @@ def stack_of(fiber: Task) -> list[str]:
     try:
         frame = _hooks.frame_of(fiber)
     except Exception:
-        return []  # nor because one of them cannot be inspected
+        return []  # a fiber that cannot be inspected must not make the report fail
     return stack_at(frame)
 
 
@@ -129,10 +130,10 @@ def stack_at(frame: Any) -> list[str]:
 
 
 def lines_of(stack: StackSummary) -> list[str]:
-    """The stack as text. Names of files and functions may be made of what came by the network."""
+    """The stack as text. Names of files and functions may contain text from the network."""
     for call in stack:
         if not (call.filename.isprintable() and call.name.isprintable()):
-            _ = call.line  # which is read now, by the file's own name
+            _ = call.line  # reads the line while `filename` is still the file's real name
             call.filename = _words.clean(call.filename)
             call.name = _words.clean(call.name)
     lines = "".join(stack.format()).rstrip("\n").split("\n")
@@ -144,7 +145,7 @@ def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:
         yield prefix + line
 
 
-# alike ones ---------------------------------------------------------------------------------------
+# groups of alike tasks ----------------------------------------------------------------------------
 
 
 def places_of(task: Task) -> tuple[Any, ...]:
@@ -179,7 +180,7 @@ def alike(tasks: Iterable[Task]) -> list[list[Task]]:
 
 
 def others_line(tasks: list[Task]) -> Iterator[str]:
-    """How many more are like the first, and their names; empty if there are none."""
+    """A line on how many tasks are like the first, and their names; nothing if there are none."""
     first, *others = tasks
     if not others:
         return
@@ -194,7 +195,7 @@ def others_line(tasks: list[Task]) -> Iterator[str]:
 
 
 def cut(lines: list[str]) -> list[str]:
-    """A stack, without its middle if it is long."""
+    """The lines of a stack, without the middle ones if there are too many."""
     if len(lines) <= MOST_LINES:
         return lines
     half = MOST_LINES // 2
@@ -202,14 +203,14 @@ def cut(lines: list[str]) -> list[str]:
 
 
 def kind_lines(tasks: list[Task]) -> list[str]:
-    """Waiting tasks that are alike: the first with its stack, then the others' names."""
+    """The lines of waiting tasks that are alike: the first one's stack, then the others' names."""
     first = tasks[0]
     lines = [f"{title_of(first)} {wait_of(first)}", *cut(stack_of(first)), *others_line(tasks)]
     return [line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..." for line in lines]
 
 
 def waiting_lines(tasks: list[Task]) -> Iterator[str]:
-    """All groups that fit; always the first one."""
+    """The lines of all groups that fit into LONGEST_TEXT, and always of the first group."""
     kinds = alike(tasks)
     room = LONGEST_TEXT
     for number, kind in enumerate(kinds):
@@ -255,7 +256,7 @@ def find_cycle(fibers: Iterable[Task]) -> list[Task]:
 def cycle_lines(cycle: list[Task]) -> Iterator[str]:
     """The cycle, named: one line for each fiber in it."""
     if len(cycle) == 1:
-        return  # its own line says that it waits for itself
+        return  # the fiber's line says already that it waits for itself
     yield "they wait for each other:"
     pairs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
     for fiber, following in pairs[:MOST_IN_CIRCLE]:
@@ -269,14 +270,14 @@ def cycle_lines(cycle: list[Task]) -> Iterator[str]:
 
 
 def how_many(tasks: list[Task]) -> str:
-    """`2 fibers and 1 grain`."""
+    """A text such as "2 fibers and 1 grain"."""
     grains = sum(isinstance(task, Grain) for task in tasks)
     counts = [(len(tasks) - grains, "fiber"), (grains, "grain")]
     return " and ".join(f"{n:,} {word}{'s' * (n != 1)}" for n, word in counts if n) or "no fiber"
 
 
 def deadlock_text(fibers: list[Task]) -> str:
-    """The text of a DeadlockError."""
+    """Describe the deadlock of these fibers, for a DeadlockError."""
     wait = "waits" if len(fibers) == 1 else "wait"
     lines = [
         f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"
@@ -285,7 +286,7 @@ def deadlock_text(fibers: list[Task]) -> str:
 
 
 def graph_lines(fibers: list[Task]) -> Iterator[str]:
-    """The cycle of waiting fibers, if there is one, then each fiber."""
+    """The lines of the cycle of waiting fibers, if there is one, then of each fiber."""
     cycle = find_cycle(fibers)
     if cycle:
         yield from cycle_lines(cycle)
@@ -293,7 +294,7 @@ def graph_lines(fibers: list[Task]) -> Iterator[str]:
 
 
 def _handled() -> list[str]:
-    """Names of signals with a handler of the program's."""
+    """Names of the signals for which the program has set a handler."""
     _load("pyfiber._help")
     from pyfiber import _help
 
@@ -301,7 +302,7 @@ def _handled() -> list[str]:
 
 
 def stall_text(seconds: float, fibers: list[Task]) -> str:
-    """The warning for when only another thread could wake a fiber, and none does."""
+    """The warning that only another thread could wake a fiber, and none has for so many seconds."""
     own = threading.current_thread()
     # Workers of to_thread() last: they mostly wait for their next job.
     living = sorted(threading.enumerate(), key=lambda t: t.name.startswith("pyfiber-worker-"))
@@ -320,11 +321,11 @@ def stall_text(seconds: float, fibers: list[Task]) -> str:
     return "\n".join([head, *graph_lines(fibers)])
 
 
-# waits where no fiber may be left -----------------------------------------------------------------
+# waits where no switch is allowed -----------------------------------------------------------------
 
 
 def cannot_wait_text(what: object, holder: Task | None, why: str) -> str:
-    """The error of a patched wait that would last for ever."""
+    """The error text of a patched wait that would last for ever."""
     head = f"cannot wait for {name_of(what)} {why}: "
     if holder is None:
         return head + "nobody could end that wait, for no fiber goes on before this returns"
@@ -378,7 +379,7 @@ def groups_of(fiber: Fiber[Any]) -> list[object]:
 
 
 class Node:
-    """A group in the tree: its members, and the groups in it."""
+    """A group in the tree: its fibers, and the groups in it."""
 
     def __init__(self) -> None:
         self.fibers: list[Fiber[Any]] = []
@@ -391,7 +392,7 @@ class Node:
         node.fibers.append(fiber)
 
     def lines(self, current: Fiber[Any] | None, frame: Any) -> Iterator[str]:
-        """The fiber ``current`` is running, in ``frame``."""
+        """The lines of this group. The fiber ``current`` is running, in ``frame``."""
         for kind in alike(self.fibers):
             fiber = kind[0]
             if fiber is current:
@@ -424,7 +425,7 @@ def thread_lines(
     fibers: list[Fiber[Any]],
     frame: Any,
 ) -> Iterator[str]:
-    """One thread: its own stack if that runs, then its fibers by scheduler and group."""
+    """The lines of a thread: its own stack if that runs, then its fibers by scheduler and group."""
     yield f"{thread_title(ident)}: {count_of(fibers)}"
     if current is root:
         yield "  running on the thread's own stack" if scheduler is None else "  the loop is idle"
@@ -462,14 +463,14 @@ def dump_fibers(file: TextIO | None = None, *, all_threads: bool = False) -> Non
     For each fiber: what it waits for, who holds that, and its stack; sorted by scheduler and group.
     With ``all_threads`` the fibers of every thread that has any.
     """
-    text = report(all_threads, sys._getframe().f_back)  # None: the fiber's target is this function
+    text = report(all_threads, sys._getframe().f_back)  # None if this is a fiber's target
     print(text, end="", file=sys.stderr if file is None else file, flush=True)
 
 
 class SignalHandler:
-    """A signal that does something for whoever looks at the program; ``undo()`` ends that.
+    """The handler of a signal that reports on the program; ``undo()`` removes it.
 
-    It is also a context manager, which calls undo() at its end.
+    The object is also a context manager, which calls undo() at its end.
     """
 
     def __init__(self, signum: int, act: Callable[[Any], object]) -> None:
@@ -484,7 +485,7 @@ class SignalHandler:
         self._before = signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: Any) -> None:
-        if self._busy:  # the same signal again, meanwhile
+        if self._busy:  # the signal has come again meanwhile
             return
         self._busy = True
         try:
@@ -502,7 +503,7 @@ class SignalHandler:
         self._installed = False
 
     def _handler_before(self) -> Any:
-        """The one that this has replaced; not one of ours that has been undone meanwhile."""
+        """The handler that this one has replaced, but no SignalHandler that was undone since."""
         before: Any = self._before
         while isinstance(ours := getattr(before, "__self__", None), SignalHandler):
             if ours._installed:
@@ -521,8 +522,8 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> SignalHandler:
     """Print the fibers of all threads to ``file`` (default: sys.stderr) whenever ``signum`` comes.
 
     Returns an object whose ``undo()`` restores the previous handler; it is a context manager, too.
-    Works while a fiber runs Python code and while the loop is idle. Call it on the main thread
-    (ValueError elsewhere), as ``signal.signal()``, whose errors it raises.
+    The signal is handled while a fiber runs Python code and while the loop is idle. Call this on
+    the main thread (ValueError elsewhere), as ``signal.signal()``, whose errors it raises.
     """
 
     def dump(frame: Any) -> None:
@@ -537,10 +538,10 @@ def debug_on_signal(signum: int) -> SignalHandler:
     The signal opens a socket that only this user and the system's administrator can connect to, and
     a thread that answers there; both stay until the process ends. PYFIBER_DEBUG=1 in the
     environment opens it from the start. Returns an object whose ``undo()`` restores the previous
-    handler; it is a context manager, too. Call it on the main thread (ValueError elsewhere), as
-    ``signal.signal()``, whose errors it raises. NotImplementedError on Windows.
+    handler; it is a context manager, too. Call this on the main thread (ValueError elsewhere), as
+    ``signal.signal()``, whose errors it raises. Raises NotImplementedError on Windows.
     """
     if sys.platform == "win32":
         raise NotImplementedError("Python has no Unix sockets on Windows")
-    _load("pyfiber._debug.server")  # not within the handler
+    _load("pyfiber._debug.server")  # now, so that the handler need not import it
     return SignalHandler(signum, lambda frame: _hooks.open_debug_socket())

@@ -1,7 +1,7 @@
 """Which request each fiber of a server answers, for ``python -m pyfiber ps``.
 
-A server registers its connections, not its requests, so a request costs it nothing but to remember
-when it began. ``ps`` asks from a thread of its own.
+A server registers its connections, not its requests, so all that a request costs is to remember
+when it began. ``ps`` asks on a separate thread.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Request: TypeAlias = tuple[str, str, float]
 
 
 class Connection(Protocol):
-    """What serves requests, one after the other, in one fiber."""
+    """An object that serves requests, one after the other, in one fiber."""
 
     def answering(self) -> Request | None:
-        """Tell of the request that is being answered; None between two. Parks nowhere."""
+        """Return the request that is being answered, None between two. Must not park."""
 
 
-#: By the identity of the fiber: a hash may be foreign code, which ``ps`` must not run.
+#: By the fiber's id(): to hash a fiber could run foreign code, which ``ps`` must not do.
 _CONNECTIONS: Final[dict[int, Connection]] = {}
 
 
 @contextlib.contextmanager
 def served_by_this_fiber(connection: Connection) -> Iterator[None]:
-    """Within the block ``request_of(current())`` tells what the connection says."""
+    """Within the block ``request_of()`` of the current fiber asks the connection."""
     key = id(current())
     outer = _CONNECTIONS.get(key)
     _CONNECTIONS[key] = connection
@@ -43,6 +43,6 @@ def served_by_this_fiber(connection: Connection) -> Iterator[None]:
 
 
 def request_of(fiber: Fiber[object]) -> Request | None:
-    """The request that a fiber answers; None if it answers none. Any thread may ask."""
+    """The request that a fiber answers, None if it answers none. Any thread may call this."""
     connection = _CONNECTIONS.get(id(fiber))
     return None if connection is None else connection.answering()

@@ -1,4 +1,4 @@
-"""Signals that fibers wait for."""
+"""signals(): a block in which a fiber waits for signals of the system."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyfiber._engine import FiberError, _Latch, now
 
 __all__ = ["signals"]
 
-#: What a signal is named by: ``signal.Signals``, or an int.
+#: The type that names a signal: ``signal.Signals``, or int.
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # checkers bring it along
+    from typing_extensions import TypeVar  # type checkers bring this module along
 
     N_co = TypeVar("N_co", bound=int, default=int, covariant=True)
 else:
@@ -26,23 +26,23 @@ else:
 
 
 class _Arrival:
-    """A signal that has come, shared by the blocks that are told of it."""
+    """A signal that has come, shared by the blocks that wait for it."""
 
-    __slots__ = ("number", "taken", "untold")
+    __slots__ = ("number", "queues", "taken")
 
-    def __init__(self, number: int, untold: int) -> None:
+    def __init__(self, number: int, queues: int) -> None:
         self.number = number
-        self.untold = untold  #: blocks that have it in their queues
+        self.queues = queues  #: how many blocks have it in their queues
         self.taken = False
 
 
 class _Watch:
-    """Our handler of one signal, for all blocks that wait for it."""
+    """pyfiber's handler of one signal, for all blocks that wait for it."""
 
     __slots__ = ("before", "blocks")
 
     def __init__(self, number: int, block: signals[Any]) -> None:
-        self.blocks = [block]  # before the handler is there, which has somebody to tell then
+        self.blocks = [block]  # before the handler is set, so that the first signal has a queue
         self.before = signal.getsignal(number)
         if self.before is None:
             raise ValueError(
@@ -51,41 +51,42 @@ class _Watch:
         signal.signal(number, self.arrived)
 
     def arrived(self, number: int, frame: FrameType | None) -> None:
-        """The handler; it runs between two steps of whatever runs on the main thread."""
+        """The handler, which runs between two steps of whatever runs on the main thread."""
         arrival = _Arrival(number, len(self.blocks))
         for block in self.blocks:
             block._arrivals.append(arrival)
             block._news.ring()
 
     def end(self, number: int) -> None:
-        """Put back what was there, unless the program has set another handler meanwhile."""
+        """Restore the earlier handler, unless the program has set another one meanwhile."""
         if signal.getsignal(number) == self.arrived:
             signal.signal(number, self.before)
 
 
-#: Of the main thread.
+#: By the signal's number. Only the main thread uses this.
 _watches: dict[int, _Watch] = {}
 
 
 class signals(Generic[N_co]):
     """``with signals(SIGTERM, SIGHUP) as received:`` for signals that a fiber takes one by one.
 
-    Within the block ``for number in received:`` waits for the next one, for ever; so does
-    ``received.get()``. What else would handle them does not, which is put back at the end of the
-    block: with SIGINT here, Ctrl-C does not end the run.
+    Within the block ``for number in received:`` and ``received.get()`` wait for the next signal,
+    without a limit of time. The block replaces the handlers of its signals, and restores them at
+    its end: with SIGINT here, Ctrl-C does not end the run.
 
-    Blocks for the same signal, nested or in different fibers, are all told of it. Signals are
-    told in the order in which Python handles them, and none is lost: what nobody has taken when
-    the last block is left is raised again after that. As ever, a signal that comes again before
-    the first one is handled may be told once.
+    Blocks for the same signal, nested or in different fibers, all receive it. Signals are received
+    in the order in which Python handles them, and none is lost: what no block has taken when the
+    last one is left is raised again after that. As with any handler, a signal that comes again
+    before Python has handled it may be received only once.
 
-    FiberError outside of a run; ValueError in a run that is not on the main thread, where Python
-    handles signals, and for what is no signal; OSError for one that cannot be handled.
+    Raises FiberError outside of a run, ValueError for a number that is no signal and in a run that
+    is not on the main thread, where Python handles signals, and OSError for a signal that cannot be
+    handled.
     """
 
     def __init__(self, *numbers: N_co) -> None:
         if not numbers:
-            raise ValueError("name at least one signal: it would wait for ever")
+            raise ValueError("name at least one signal: without one this would wait for ever")
         self._numbers = list(dict.fromkeys(int(number) for number in numbers))
         self._text = f"a signal: {', '.join(_name(number) for number in self._numbers)}"
         self._arrivals: deque[_Arrival] = deque()
@@ -128,15 +129,15 @@ class signals(Generic[N_co]):
         for number in self._numbers:
             watch = _watches.get(number)
             if watch is None or self not in watch.blocks:
-                continue  # it was refused
+                continue  # __enter__() failed before this signal
             if len(watch.blocks) == 1:
-                watch.end(number)  # until then the handler has this block to tell
+                watch.end(number)  # until then a signal needs the queue of this block
                 del _watches[number]
             watch.blocks.remove(self)
-        with contextlib.ExitStack() as later:  # which calls all, whatever a handler raises
+        with contextlib.ExitStack() as later:  # makes all calls, whatever a handler raises
             for arrival in reversed(self._arrivals):
-                arrival.untold -= 1
-                if not arrival.untold and not arrival.taken:
+                arrival.queues -= 1
+                if not arrival.queues and not arrival.taken:
                     later.callback(signal.raise_signal, arrival.number)
             self._arrivals.clear()
 
@@ -144,20 +145,21 @@ class signals(Generic[N_co]):
         return self
 
     def __next__(self) -> N_co:
-        """The next signal, as get()."""
+        """Wait for the next signal, as get()."""
         return self.get()
 
     def get(self, timeout: float | None = None) -> N_co:
         """Wait for the next signal: a member of ``signal.Signals`` if it has a name there.
 
-        TimeoutError after ``timeout`` seconds. A cancellation point if none is there. FiberError
-        if another fiber waits here already, and once the block has been left.
+        A cancellation point if no signal has come yet. Raises TimeoutError after ``timeout``
+        seconds, and FiberError if another fiber waits here already and once the block has been
+        left.
         """
         end = None if timeout is None else now() + timeout
         while True:
             seen = self._news.rings
             if self._state != "been entered":
-                raise FiberError(f"signals come within the block, which has {self._state}")
+                raise FiberError(f"signals are received in the block, which has {self._state}")
             if self._arrivals:
                 return cast("N_co", _member(self._take()))
             left = None if end is None else max(end - now(), 0)
@@ -166,7 +168,7 @@ class signals(Generic[N_co]):
 
     def _take(self) -> int:
         arrival = self._arrivals.popleft()
-        arrival.untold -= 1
+        arrival.queues -= 1
         arrival.taken = True
         return arrival.number
 

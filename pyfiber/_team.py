@@ -1,4 +1,4 @@
-"""The threads of run(main, threads=N): the half that speaks Python (csrc/python/run/team.c)."""
+"""Starts and joins the threads of run(main, threads=N); csrc/python/run/team.c does the rest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyfiber import _engine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_THREADS = 256  # as in cluster.c
+MOST_THREADS = 256  # as in csrc/python/run/members.h
 
 
 def processors() -> int:
     """How many processors this process may use: the meaning of threads=None."""
     count: int | None
-    if hasattr(os, "process_cpu_count"):  # 3.13
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
         count = os.process_cpu_count()
     elif hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -33,8 +33,9 @@ def _keep() -> None:
 
 
 def _member(
-    first: Any, how: Any, failures: list[BaseException], there: threading.Semaphore
+    first: Any, how: Any, failures: list[BaseException], ready: threading.Semaphore
 ) -> None:
+    """The main function of a member's thread; ``how`` is on_unhandled."""
     own = None
     try:
         try:
@@ -42,11 +43,11 @@ def _member(
             own = _engine.Scheduler(on_unhandled=how)
             joined = _engine._join_team(first, own)
         finally:
-            there.release()
+            ready.release()
         if joined:
             own.run(_keep)
     except _engine.Cancelled:
-        pass  # the way a run is stopped
+        pass  # how a member's run is stopped
     except BaseException as exc:
         if type(exc).__name__ != "FiberCancelled":
             failures.append(exc)
@@ -59,17 +60,17 @@ Begun: TypeAlias = "tuple[Callable[[int], None], BaseException | None]"
 
 
 def prepare(first: Any, threads: int, how: Any) -> Callable[[], Begun]:
-    """What starts the other threads, and imports nothing more for it."""
+    """Return a function that starts the other threads, and imports nothing more to do so."""
     return functools.partial(begin, first, threads, how)
 
 
 def begin(first: Any, threads: int, how: Any) -> Begun:
-    """Start the other threads. A function that waits for their end, and why one did not start."""
+    """Start the other threads. Returns a function that waits for their end, and a failed start."""
     failures: list[BaseException] = []
-    there = threading.Semaphore(0)
+    ready = threading.Semaphore(0)
     members = [
         threading.Thread(
-            target=_member, args=(first, how, failures, there), name=f"pyfiber-run-{n}", daemon=True
+            target=_member, args=(first, how, failures, ready), name=f"pyfiber-run-{n}", daemon=True
         )
         for n in range(2, threads + 1)
     ]
@@ -81,8 +82,8 @@ def begin(first: Any, threads: int, how: Any) -> Begun:
             started.append(member)
     except BaseException as exc:
         failure = exc
-    for _ in started:  # so that from the first spawn on there is somebody to give to
-        there.acquire()
+    for _ in started:  # so that from the first spawn on fibers can be given to the members
+        ready.acquire()
 
     def end(wait: int) -> None:
         if wait:

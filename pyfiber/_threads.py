@@ -1,4 +1,4 @@
-"""Functions in threads, and back into the loop: ``to_thread()``, ``from_thread()``, ``Portal``."""
+"""Calls of functions in threads, and from threads in a run: ``to_thread()``, ``Portal`` etc."""
 
 from __future__ import annotations
 
@@ -39,23 +39,24 @@ to_thread: Final = _default_limiter.to_thread
 
 
 def default_thread_limiter() -> ThreadLimiter:
-    """The limiter of ``to_thread()``; its ``total_tokens`` may be changed."""
+    """Return the limiter of ``to_thread()``; its ``total_tokens`` may be changed."""
     return _default_limiter
 
 
 def start_worker(run: Callable[[], object]) -> None:
-    """A thread that runs jobs until there have been none for a while.
+    """Start a thread that runs jobs until there have been none for a while.
 
-    It is a daemon: the interpreter does not wait at its exit for abandoned functions.
+    The thread is a daemon, so that the interpreter does not wait at its exit for functions that
+    their callers have abandoned.
     """
     name = f"pyfiber-worker-{next(_numbers)}"
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
 def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], object]) -> None:
-    """For the engine: the thread of a OneThread."""
+    """Start the thread of a OneThread. Called by the engine."""
     thread = threading.Thread(target=run, name=name, daemon=True)
-    threads.append(thread)  # before it asks whether it is there
+    threads.append(thread)  # before the thread's first function can look for it there
     try:
         thread.start()
     except BaseException:
@@ -64,7 +65,7 @@ def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], obj
 
 
 def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
-    """For the engine: a function failed after its caller was cancelled and stopped waiting."""
+    """Log that a function failed after its caller had been cancelled and had stopped waiting."""
     _load("logging")
     import logging
 
@@ -80,10 +81,10 @@ class OneThread:
 
     Examples are a connection of sqlite3 and an object of a GUI. Calls run one at a time, in the
     order in which they were made, by fibers of any run or by plain threads. The thread starts with
-    the first call. The thread ends with close(), at the end of a with block, or when the object is
+    the first call, and ends with close(), at the end of a with block, or when the object is
     dropped.
 
-    ``name`` is the thread's; ``abandon_on_cancel`` as with ``ThreadLimiter``.
+    ``name`` is the thread's name. ``abandon_on_cancel`` is that of ``ThreadLimiter``.
     """
 
     def __init__(self, name: str = "", *, abandon_on_cancel: bool = False) -> None:
@@ -96,10 +97,11 @@ class OneThread:
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call ``fn(*args, **kwargs)`` on the thread, and wait; return its result or raise.
 
-        In a fiber it works as ``to_thread()``: others run meanwhile; if the call is cancelled while
-        it waits for its turn, ``fn`` is never called; a later cancellation is raised after ``fn``.
-        Elsewhere it blocks the thread. On the thread of this object it simply calls ``fn``.
-        FiberError after close(), and in the child of a fork once the thread had been started.
+        In a fiber this works as ``to_thread()``: others run meanwhile; if the call is cancelled
+        while it waits for its turn, ``fn`` is never called; a later cancellation is raised after
+        ``fn``. Elsewhere this blocks the calling thread. On the thread of this object it simply
+        calls ``fn``. Raises FiberError after close(), and in the child of a fork if the thread had
+        been started before.
         """
         if self._is_here():
             return fn(*args, **kwargs)
@@ -115,7 +117,8 @@ class OneThread:
     def close(self) -> None:
         """Take no more calls; wait until the earlier ones have ended, and the thread has, too.
 
-        Closing twice is fine. FiberError on the thread of this object, which would wait for itself.
+        Closing twice is fine. Raises FiberError on the thread of this object, which would wait for
+        itself.
         """
         if self._is_here():
             raise FiberError(f"{self!r} cannot be closed on its own thread: it would wait for it")
@@ -131,6 +134,7 @@ class OneThread:
             thread.join()
 
     def _wait_for_its_turn(self) -> None:
+        """Wait for the end of all earlier calls, by one that does nothing."""
         if _engine._running_scheduler() is None:
             _engine.run(self._limiter.to_thread, int)
             return
@@ -191,8 +195,8 @@ class Portal:
     def spawn(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fiber[R]:
         """Start ``fn(*args, **kwargs)`` in a fiber of the scheduler, and do not wait for it.
 
-        From any thread. Use ``add_done_callback()`` and, once it is done, ``result()``. FiberError
-        when the scheduler is closed.
+        Any thread may call this. Use the fiber's ``add_done_callback()`` and, once it is done,
+        ``result()``. Raises FiberError when the scheduler is closed.
         """
         fiber: Fiber[R] = Fiber(_check_function("spawn()", fn), args, kwargs=kwargs)
         self._scheduler._start_soon(fiber)
@@ -201,9 +205,9 @@ class Portal:
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``fn(*args, **kwargs)`` in a fiber of the scheduler; wait and return its result.
 
-        Blocks the calling thread, which must not be the scheduler's own (FiberError). Raises what
-        ``fn`` raises, FiberCancelled if the fiber was cancelled, FiberError when the scheduler is
-        closed. An exception that ends the wait (KeyboardInterrupt) cancels the fiber.
+        Blocks the calling thread. Raises what ``fn`` raises, FiberCancelled if the fiber was
+        cancelled, and FiberError when the scheduler is closed and on the scheduler's own thread. An
+        exception that ends the wait (KeyboardInterrupt) cancels the fiber.
         """
         if self._scheduler._on_this_thread():
             raise FiberError(
@@ -217,7 +221,8 @@ class Portal:
     def _wait_for(self, fiber: Fiber[Any], together: bool = False) -> None:
         """Start the fiber, and block the calling thread until it is done.
 
-        ``together``: cancel it when the fiber whose ``to_thread()`` this is gets cancelled.
+        With ``together`` a cancellation of the fiber that waits in ``to_thread()`` for this thread
+        cancels the new fiber as well.
         """
         over = allocate_lock()
         over.acquire()
@@ -225,7 +230,7 @@ class Portal:
 
         def done(fiber: Fiber[Any]) -> None:
             if waits:
-                _ = fiber.outcome  # it will be done, though perhaps after the end of the run
+                _ = fiber.outcome  # call() looks at it, though perhaps after the end of the run
 
         fiber.add_done_callback(done)
         fiber.add_done_callback(_engine._releaser(over))
@@ -256,9 +261,9 @@ def _nowhere_to_lead_to(target: Fiber[Any] | None) -> str:
 def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """In a function that ``to_thread()`` runs: run ``fn`` in a fiber of the caller's scheduler.
 
-    Blocks the thread until it is done; returns its result or raises its exception. When the caller
-    of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's Cancelled: let
-    it propagate. In other threads use a ``Portal``. FiberError elsewhere.
+    Blocks the thread until the fiber is done; returns its result or raises its exception. When the
+    caller of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's
+    Cancelled: let it propagate. In other threads use a ``Portal``. Raises FiberError elsewhere.
     """
     job = _engine._current_job()
     if job is not None:

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 from pyfiber import _engine
 from pyfiber._engine import FiberError
 
-#: Turns that are kept unless told otherwise; 24 bytes each.
+#: Turns that are kept by default; each takes 24 bytes.
 LIMIT = 1_000_000
 
 RECORD = struct.Struct("=qIHH")
@@ -28,14 +28,14 @@ FIRST = 3
 
 
 class Turn(NamedTuple):
-    """A record, as the engine has written it."""
+    """The engine's record of the start of a turn."""
 
     when: int  #: nanoseconds
-    task: int  #: its number, from 1; 0: the loop waits or ends
-    loop: int
-    reason: int  #: what it had waited for, a number from 1; 0: nothing
+    task: int  #: the task's number, from 1; 0: the loop waits or ends
+    loop: int  #: the loop's number, from 1
+    reason: int  #: the number, from 1, of what the task had waited for; 0: nothing
     how: int  #: an index of HOW
-    name: str | type | None  #: of the task; None: the loop
+    name: str | type | None  #: the task's name; None: the loop
 
 
 class Trace:
@@ -47,7 +47,7 @@ class Trace:
         self._recorder.start()
 
     def stop(self) -> None:
-        """End the recording and write the file. FiberError the second time."""
+        """End the recording and write the file. Raises FiberError the second time."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             raise FiberError("the timeline has been stopped already")
@@ -70,19 +70,19 @@ class Trace:
 def trace(file: str | os.PathLike[str] | IO[str], *, limit: int = LIMIT) -> Trace:
     """Record a timeline of the fibers of all runs of the process, for https://ui.perfetto.dev.
 
-    It ends with `stop()` of the returned object, or with the block if that is used in `with`; then
-    `file` is written: a path (compressed if it ends in ".gz") or an open text file. Each fiber and
-    grain is a row that shows when it ran and what it waited for in between; each loop is a row that
-    shows who ran, and when nobody did.
+    `stop()` of the returned object, or the end of its `with` block, ends the recording and writes
+    `file`: a path (compressed if it ends in ".gz") or an open text file. Each fiber and grain is a
+    row that shows when it ran and what it waited for in between; each loop is a row that shows
+    which fiber ran, and when none did.
 
-    Only the last `limit` turns are kept, in 24 bytes each, and the names of who had them: so it may
-    be on for as long as you like (a flight recorder). While it is on, a switch takes some 60 ns
-    more; nothing is paid while it is off. The time from a fiber's wake-up to its turn counts as
-    waiting.
+    Only the last `limit` turns are kept, in 24 bytes each, with the names of their fibers: so a
+    recording may be on for as long as you like (a flight recorder). While it is on, a switch takes
+    some 60 ns more; nothing is paid while it is off. The time from a fiber's wake-up to its turn
+    counts as waiting.
 
-    FiberError while another timeline is recorded; ValueError unless `limit` is positive; TypeError
-    if `file` is neither a path nor has `write`. Runs under `pyfiber.testing` are not recorded: they
-    have their own trace.
+    Raises FiberError while another timeline is recorded, ValueError unless `limit` is positive, and
+    TypeError if `file` is neither a path nor has `write`. Runs under `pyfiber.testing` are not
+    recorded: they have their own trace.
     """
     if not isinstance(file, (str, os.PathLike)) and not hasattr(file, "write"):
         raise TypeError(f"file must be a path or an open text file, not {type(file).__name__!r}")
@@ -103,7 +103,7 @@ def write(file: str | os.PathLike[str] | IO[str], recorder: _engine._Turns) -> N
 
 
 def write_to(file: Any, recorder: _engine._Turns) -> None:
-    """One event in a line: a file of millions is never in memory as a whole."""
+    """Write one event in a line, so that a file of millions is never in memory as a whole."""
     records, names, reasons, threads, lost = recorder.timeline()
     before = '{"displayTimeUnit": "ns", "traceEvents": ['
     for event in events(records, names, reasons, threads):
@@ -120,11 +120,12 @@ def turns_of(records: bytes, names: list[str | type | None]) -> Iterator[Turn]:
 
 
 def name_of(thing: str | type | None) -> str:
-    """The engine has a type where no name could be had without running code."""
+    """The text of a name. The engine passes a type where only running code could give a name."""
     if thing is None:
         return "the loop"
     name = thing if isinstance(thing, str) else thing.__name__
-    return name.encode("utf-8", "backslashreplace").decode()  # it may be of a file, of any bytes
+    # A name may come from a file's, which may be any bytes: escape its surrogates.
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def events(
@@ -133,7 +134,7 @@ def events(
     reasons: list[str | type],
     threads: list[int],
 ) -> Iterator[dict[str, Any]]:
-    """Chrome's trace events. A process is a loop; its thread 0 is the loop itself."""
+    """Chrome's trace events, with a process for each loop; thread 0 of it is the loop itself."""
     shown: set[tuple[int, int]] = set()
     running: dict[int, Turn] = {}  # by loop
     left: dict[int, int] = {}  # by task: when its last turn ended
@@ -172,7 +173,7 @@ def events(
 
 
 def span(loop: int, task: int, name: str, begin: int, end: int) -> dict[str, Any]:
-    """Chrome counts in microseconds."""
+    """An event from ``begin`` to ``end``, in nanoseconds. Chrome counts in microseconds."""
     return {
         "ph": "X",
         "name": name,

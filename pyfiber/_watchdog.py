@@ -1,8 +1,9 @@
-"""Who keeps a loop from running: the half of the watchdog that speaks Python.
+"""Reports which fiber keeps a loop from running: the half of the watchdog in Python.
 
-The engine's half is a thread without the GIL, which notices (csrc/python/watch/watchdog.c). This
-half is a daemon thread that waits for its reports and logs them, as long as it can have the GIL. It
-imports nothing: the blocked fiber may be in the middle of an import.
+The engine's half is a thread without the GIL, which notices it (csrc/python/watch/watchdog.c). The
+half here is a daemon thread that waits for reports of the other one and logs them, as long as it
+can get the GIL. While it does so it imports nothing: the blocked fiber may be in the middle of an
+import.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from pyfiber import _blocking, _engine, _hooks, _report
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Not asked for by the reporter: who waits for that may be inside logging.config.
+#: Looked up here: getLogger() takes a lock, which a blocked fiber in logging.config may hold.
 _logger = logging.getLogger("pyfiber")
-#: To undo a call twice, or out of order, must not bring an old limit back.
+#: All limits that were set and not undone. An undo() out of order must not bring an old one back.
 _layers: list[Watchdog] = []
-#: Has it ever been started, in this process or a parent?
+#: Has the watchdog ever been started, in this process or a parent?
 _wanted = False
 
 
 class Watchdog:
-    """What `watchdog()` returns."""
+    """What `watchdog()` returns: the limit that it has set."""
 
     def __init__(self, seconds: float | None) -> None:
         #: The limit that was asked for.
         self.seconds = seconds
 
     def undo(self) -> None:
-        """Go back to the limit from before; does nothing the second time."""
+        """Restore the limit from before; does nothing the second time."""
         if self in _layers:
             _layers.remove(self)
             _apply()
@@ -58,11 +59,12 @@ class Watchdog:
 def watchdog(seconds: float | None) -> Watchdog:
     """Report every fiber that keeps its loop from running for longer than `seconds`.
 
-    This is for all threads and runs of the process, but those that `run(..., watchdog=...)` gave
-    another limit; None turns it off for the others. Each report goes to the logger "pyfiber" as a
-    warning: which fiber has been running for how long without waiting, its stack, how many fibers
-    wait for their turn, and, on Linux and macOS, the C functions it is in. It is repeated when the
-    time has doubled, and another line tells when the loop runs again.
+    The limit applies to all threads and runs of the process, except for runs to which
+    `run(..., watchdog=...)` gave another one; None turns the reports off. Each report goes to the
+    logger "pyfiber" as a warning: which fiber has been running for how long without waiting, its
+    stack, how many fibers wait for their turn, and, on Linux and macOS, the C functions it is in.
+    The report is repeated when the time has doubled, and another line says when the loop runs
+    again.
 
     Returns an object whose `undo()` restores the limit from before; as a context manager it does so
     at the end of the block. The environment variable PYFIBER_WATCHDOG sets a limit from the start.
@@ -70,13 +72,13 @@ def watchdog(seconds: float | None) -> Watchdog:
     If no Python code can run, because a C function keeps the GIL, the report goes to the standard
     error stream, without the help of Python code.
 
-    What it costs: a thread that wakes four times in `seconds` (at least once in a second, at most
-    200 times), and nothing for switches. To find the C functions it sends the blocked thread
+    The watchdog costs a thread that wakes four times in `seconds` (at least once in a second, at
+    most 200 times), and nothing for switches. To find the C functions it sends the blocked thread
     SIGURG, once for each report, unless the program has a handler for it.
 
-    TypeError or ValueError unless `seconds` is None or a positive finite number.
+    Raises TypeError or ValueError unless `seconds` is None or a positive finite number.
     """
-    before = _engine._watchdog_limit(seconds)  # checks it
+    before = _engine._watchdog_limit(seconds)  # raises for a wrong value
     layer = Watchdog(seconds)
     if not _layers:
         _layers.append(Watchdog(before))
@@ -95,25 +97,25 @@ def _apply() -> None:
 
 
 def start() -> None:
-    """Have both threads; does nothing if they are there.
+    """Start both threads; does nothing if they run already.
 
-    Without `threading`, with which a fiber of a patched program would let others run meanwhile, be
-    it in the middle of os.fork().
+    The Python thread is started without `threading`, which in a patched program would let other
+    fibers run meanwhile, even in the middle of os.fork().
     """
     global _wanted
     if (started := _engine._watchdog_start()) is None:
         return
     try:
         _thread.start_new_thread(_report_all, (started,))
-    except BaseException:  # the system may refuse: one of them alone is of no use
+    except BaseException:  # the system may refuse a thread, and one without the other is of no use
         _stop()
         raise
     _wanted = True
-    _engine._watchdog_await(started)  # a run must not count it as a thread that may wake a fiber
+    _engine._watchdog_await(started)  # until runs do not count it as one that may wake a fiber
 
 
 def start_for_debugging() -> None:
-    """The same for a run that is only debugged: it does as well without."""
+    """start() for a run with debug=True, which goes on without a watchdog if that fails."""
     with contextlib.suppress(RuntimeError):
         start()
 
@@ -123,8 +125,8 @@ def _stop() -> None:
 
 
 def _start_again() -> None:
-    """In the child of a fork, which has neither thread."""
-    in_run = _wanted and _engine._running_scheduler() is not None  # with a limit of its own
+    """Start the threads again in the child of a fork, which has neither of them."""
+    in_run = _wanted and _engine._running_scheduler() is not None  # the run may have a limit
     if in_run or (_layers and _layers[-1].seconds is not None):
         start()
 
@@ -135,19 +137,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def _report_all(started: object) -> None:
-    with _telling_errors():
+    with _printing_errors():
         _engine._only_watches()
         threading.current_thread().name = "pyfiber-watchdog"
     while True:
-        with _telling_errors():
-            if (told := _engine._watchdog_next(started)) is None:
+        with _printing_errors():
+            if (report := _engine._watchdog_next(started)) is None:
                 return
-            _report_one(*told)
+            _report_one(*report)
 
 
 @contextlib.contextmanager
-def _telling_errors() -> Iterator[None]:
-    """They come from a filter or a handler, say; the next report may fare better."""
+def _printing_errors() -> Iterator[None]:
+    """Print an exception, of a log handler, say, and go on: the next report may succeed."""
     try:
         yield
     except BaseException:
@@ -187,7 +189,7 @@ def stack_lines(thread: int) -> Iterator[str]:
 
 
 def who_runs(thread: int) -> str:
-    """The running fiber, and how many others it keeps waiting."""
+    """Text that names the fiber that runs on the thread, and how many others it keeps waiting."""
     for ident, current, root, scheduler, _ in _engine._threads():
         if ident == thread and scheduler is not None:
             if current is root:

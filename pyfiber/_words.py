@@ -1,4 +1,4 @@
-"""Text for error messages; no hot path comes here."""
+"""Parts of the text of error messages. No hot path calls these functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_TYPES = 3
 
 
 def clean(text: str) -> str:
-    """Without line ends, and without control characters, which could write on the terminal."""
+    """Escape line ends and control characters, which could write on the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

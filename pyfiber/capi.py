@@ -12,16 +12,15 @@ be mixed in any order::
 
 Objects cross as ``PyObject *``:
 
-* :func:`as_handle` makes a pointer of an object without a reference: keep
-  the object alive while the pointer is used. It is what ``lib`` takes.
-* A pointer that ``lib`` returns comes with a reference of its own:
-  :func:`check` and :func:`take` turn it into an object and consume the reference;
-  ``lib.pyfiber_decref`` drops it.
-* :func:`from_handle` turns a pointer into an object and keeps the pointer's reference, if it has
-  one.
+* :func:`as_handle` makes a pointer of an object, for an argument of ``lib``. The pointer is a
+  borrowed reference: keep the object alive while the pointer is used.
+* A pointer that ``lib`` returns owns a reference: :func:`check` and :func:`take` turn it into an
+  object and consume the reference; ``lib.pyfiber_decref`` drops it.
+* :func:`from_handle` turns a pointer into an object and leaves the pointer's reference, if it owns
+  one, as it is.
 
-Errors: NULL or -1 means that an exception was raised; :func:`check` raises it. It is kept for each
-fiber until then, or until that fiber's next error. The functions named ``pyfiber_context_*``,
+Errors: NULL or -1 means that an exception was raised; :func:`check` raises it. Until then, or until
+the fiber's next error, each fiber keeps its exception. The functions named ``pyfiber_context_*``,
 ``pyfiber_hold``, ``pyfiber_release`` and ``pyfiber_unpark_no_gil`` raise nothing and return
 negative errno values: :func:`check_errno` turns them into ``OSError``.
 """
@@ -46,14 +45,14 @@ __all__ = ["as_handle", "check", "check_errno", "ffi", "from_handle", "lib", "ta
 
 
 def as_handle(value: object) -> Any:
-    """``value`` as a ``PyObject *`` for ``lib``, without a reference of its own."""
+    """Return ``value`` as a ``PyObject *`` for ``lib``: a borrowed reference."""
     return ffi.cast("PyObject *", id(value))
 
 
 def from_handle(handle: Any) -> Any:
-    """The object that ``handle`` points to, which must be alive.
+    """Return the object that ``handle`` points to, which must be alive.
 
-    ValueError for NULL, TypeError for anything but a ``PyObject *``.
+    Raises ValueError for NULL, TypeError for anything but a ``PyObject *``.
     """
     if not isinstance(handle, ffi.CData) or ffi.typeof(handle) is not OBJECT:
         raise TypeError(f"expected a PyObject *, not {handle!r}")
@@ -61,14 +60,14 @@ def from_handle(handle: Any) -> Any:
 
 
 def take(handle: Any) -> Any:
-    """The object that ``handle`` points to; consumes the handle's reference."""
+    """Return the object that ``handle`` points to; consume the handle's reference."""
     value = from_handle(handle)
     lib.pyfiber_decref(handle)
     return value
 
 
 def check(result: Any) -> Any:
-    """The result of a call of ``lib`` as Python has it: the object, or the number.
+    """Return the result of a call of ``lib`` as Python has it: the object, or the number.
 
     If the call failed, raises its exception.
     """
@@ -84,7 +83,7 @@ def check(result: Any) -> Any:
 
 
 def check_errno(result: int) -> int:
-    """``result``, or OSError if it is a negative errno value."""
+    """Return ``result``; raise OSError if it is a negative errno value."""
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
@@ -92,7 +91,7 @@ def check_errno(result: int) -> int:
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]
 def pyfiber_call(handle: Any) -> Any:
-    """``lib.pyfiber_call``: the body that calls the function behind a handle."""
+    """``lib.pyfiber_call``: a fiber's body that calls the Python function behind a handle."""
     try:
         value = ffi.from_handle(handle)()
     except BaseException as exc:

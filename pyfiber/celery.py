@@ -7,10 +7,10 @@ loads this module. At most ``--concurrency`` tasks are under way at a time; the 
 its connection to the broker and its remote control run in fibers of the same thread.
 
 A task is interrupted where it waits: ``revoke(terminate=True)`` and hard time limits cancel its
-fiber, and the task, once it waits, ends there; one that never waits goes on to its end, and its
+fiber, and the task, once it waits, ends there. A task that never waits goes on to its end, and its
 result is dropped. A warm shutdown waits for the tasks under way; a cold one cancels them, and tasks
 that are acknowledged late are delivered again. A signal to shut down is handled in a fiber as well,
-as Celery's handlers wait: for the broker, for a soft shutdown's time-out, for the pool.
+because Celery's handlers wait: for the broker, for a soft shutdown's time-out, for the pool.
 
 Needs the extra ``celery``: ``pip install "pyfiber-engine[celery]"``.
 """
@@ -80,7 +80,7 @@ def _start_in_a_run(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _start_here(start: Callable[[Any], Any], worker: Any) -> Any:
-    """So that handlers of signals know where to run."""
+    """Start the worker; `_worker_run` says meanwhile where handlers of signals run."""
     global _worker_run
     _worker_run = _running_scheduler()
     try:
@@ -94,7 +94,7 @@ _worker_run: Scheduler | None = None
 
 
 def _in_a_fiber(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler of a signal that may wait, while other fibers run, up to the end of all tasks."""
+    """Have a handler of a signal run in a fiber, where it may wait, up to the end of all tasks."""
 
     def handle(number: int) -> None:
         try:
@@ -112,7 +112,7 @@ def _in_a_fiber(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_handler(signals: Any, name: str, handler: Any) -> None:
-    """``celery.platforms.signals[name] = handler``"""
+    """``celery.platforms.signals[name] = handler``, but the worker's handlers run in fibers."""
     if getattr(handler, "__name__", "").startswith("worker_"):
         handler = _in_a_fiber(handler)
     _their_set_handler(signals, name, handler)
@@ -122,7 +122,7 @@ _their_set_handler = platforms.Signals.__setitem__
 
 
 def _prepare() -> None:
-    """What a worker must have before it starts; Celery has no hook around its main program."""
+    """Patch what a worker needs before it starts; Celery has no hook around its main program."""
     _patch.patch()
     if not hasattr(WorkController.start, "__pyfiber__"):
         WorkController.start = _start_in_a_run(WorkController.start)
@@ -132,7 +132,7 @@ def _prepare() -> None:
 
 
 def _of_fibers(stack: Any) -> None:
-    """A stack of Celery's that is not a thread's (or greenlet's, where that is installed)."""
+    """Have each fiber see its part of a stack of Celery's, instead of each thread or greenlet."""
     if hasattr(type(stack), "__ident_func__"):  # otherwise it is a threading.local
         stack.__ident_func__ = _fiber_ident
 
@@ -151,7 +151,7 @@ class Job:
         self.terminated = False
 
     def terminate(self, signal: Any = None) -> None:
-        """Cancel it, and drop what it returns."""
+        """Cancel the task, and drop what it returns."""
         self.terminated = True
         self.scope.cancel(f"the task was terminated, signal {signal}")
 
@@ -161,7 +161,7 @@ _running: dict[Fiber[Any], Job] = {}
 
 
 def _limited(run_task: Callable[..., Any]) -> Callable[..., Any]:
-    """A task's function, ended by SoftTimeLimitExceeded when its time is over."""
+    """Wrap a task's function: SoftTimeLimitExceeded ends it when its time is over."""
 
     @functools.wraps(run_task)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
 
     limit: int
     signal_safe = False
-    #: It tells Celery's remote control to have a connection and a loop of its own.
+    #: Has Celery's remote control use a separate connection and loop.
     is_green = True
     task_join_will_block = False
     body_can_be_buffer = True
@@ -195,12 +195,12 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
         self._numbers = iter(range(1, 2**62))
         self._ended = threading.Event()
         self._wakes: tuple[int, int] | None = None
-        self._told = False
+        self._wake_sent = False
 
-    # Celery's side
+    # Called by Celery
 
     def on_start(self) -> None:
-        """In the fiber of the worker's main program."""
+        """Prepare the tasks. Celery calls this in the fiber of the worker's main program."""
         self._scheduler = _running_scheduler()
         if self._scheduler is None:
             raise RuntimeError("start the worker by its start(): the pool needs a run of pyfiber")
@@ -210,9 +210,9 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
                 task.run = _limited(task.run)
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """The loop sleeps on descriptors: one of them tells it that a task has ended.
+        """Give the loop, which sleeps on descriptors, one that wakes it when a task has ended.
 
-        It comes here again after each loss of the connection to the broker.
+        Celery calls this again after each loss of the connection to the broker.
         """
         if self._wakes is None:
             self._wakes = os.pipe()
@@ -233,7 +233,7 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
         error_callback: Callable[[Any], Any] | None = None,
         **_: Any,
     ) -> Job:
-        """Run it as soon as there are fewer than ``limit`` others."""
+        """Run the task as soon as there are fewer than ``limit`` others."""
         limits = self.options
         perform = functools.partial(
             _perform, target, args, kwargs, callback, accept_callback,
@@ -243,40 +243,40 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
         job.soft_limit = soft_timeout or limits.get("soft_timeout")
         if _running_scheduler() is self._scheduler:
             self._enqueue(job)
-        else:  # Celery's timer, where that is a thread
+        else:  # called by Celery's timer, where that is a thread
             assert self._scheduler is not None
             self._scheduler.call_soon_threadsafe(self._enqueue, job)
         return job
 
     def on_stop(self) -> None:
-        """Warm shutdown: up to the end of all tasks."""
+        """Warm shutdown: wait for the end of all tasks."""
         while self._under_way or self._waiting:
             self._ended.clear()
             self._ended.wait()
         self._forget_wakes()
 
     def on_terminate(self) -> None:
-        """Cold shutdown."""
+        """Cold shutdown: cancel all tasks."""
         self._waiting.clear()
         for job in list(self._under_way.values()):
             job.terminate("cold shutdown")
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Cancel the job of this number."""
+        """Cancel the job with this number."""
         if (job := self._under_way.get(pid)) is not None:
             job.terminate(signal)
 
     def grow(self, n: int = 1) -> None:
-        """Allow more at once."""
+        """Allow more tasks at once."""
         self.limit += n
         self._begin_some()
 
     def shrink(self, n: int = 1) -> None:
-        """Allow fewer at once, as soon as enough have ended."""
+        """Allow fewer tasks at once, as soon as enough have ended."""
         self.limit = max(self.limit - n, 1)
 
     def spawn_n(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """For the loop of the remote control."""
+        """Start a fiber, for the loop of the remote control."""
         spawn(fn, *args, **kwargs)
 
     def _get_info(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
             "waiting": len(self._waiting),
         }
 
-    # Ours
+    # Called by the pool and its workers
 
     def _enqueue(self, job: Job) -> None:
         self._waiting.append(job)
@@ -306,12 +306,12 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
     def _finished(self, job: Job) -> None:
         del self._under_way[job.number]
         self._ended.set()
-        if self._wakes is not None and not self._told:
-            self._told = True
+        if self._wakes is not None and not self._wake_sent:
+            self._wake_sent = True
             os.write(self._wakes[1], b"e")
 
     def _heard(self, reader: int) -> None:
-        self._told = False
+        self._wake_sent = False
         with contextlib.suppress(BlockingIOError):
             os.read(reader, 64)
 
@@ -324,10 +324,10 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
 
 
 class _Worker:
-    """A fiber that performs one job after the other.
+    """A fiber that performs one job after the other, as a thread of a pool does.
 
-    As a thread of a pool does: what libraries keep in a threading.local, Celery's own backend of
-    results with its connection among them, serves the next job as well.
+    So what libraries keep in a threading.local serves the next job as well, for example Celery's
+    own result backend with its connection.
     """
 
     def __init__(self, pool: TaskPool) -> None:
@@ -349,7 +349,7 @@ class _Worker:
                 with job.scope:
                     job.perform(job)
             except (Exception, SystemExit):
-                base.logger.critical("a task's outcome could not be told", exc_info=True)
+                base.logger.critical("a task's outcome could not be reported", exc_info=True)
             finally:
                 del _running[self._fiber]
                 self._pool._finished(job)
@@ -368,13 +368,13 @@ def _perform(
     error_callback: Callable[[Any], Any] | None,
     job: Job,
 ) -> None:
-    """A job's part of its fiber."""
+    """Perform a job in a worker's fiber."""
 
     def answer(result: Any) -> None:
         lost = isinstance(result, ExceptionInfo)  # by SystemExit, say
-        tell = error_callback if lost else callback
-        if not job.terminated and tell is not None:
-            tell(result)
+        report = error_callback if lost else callback
+        if not job.terminated and report is not None:
+            report(result)
 
     with move_on_after(timeout) as limit:
         base.apply_target(
@@ -385,7 +385,7 @@ def _perform(
 
 
 class Timer(kombu_timer.Timer):  # type: ignore[misc]
-    """Where Celery has no event loop for the broker: each entry waits in a fiber."""
+    """The timer for brokers for which Celery has no event loop: each entry waits in a fiber."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -404,23 +404,23 @@ class Timer(kombu_timer.Timer):  # type: ignore[misc]
             self.apply_entry(entry)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Cancel all entries."""
         for fiber in list(self._fibers):
             fiber.cancel()
 
     def stop(self) -> None:
-        """Forget all."""
+        """Cancel all entries."""
         self.clear()
 
     def ensure_started(self) -> None:
-        """There is nothing to start."""
+        """Do nothing: there is no thread to start."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
     @property
     def queue(self) -> set[Fiber[Any]]:
-        """Those that wait."""
+        """The fibers of the entries that wait."""
         return self._fibers
 
 

@@ -6,11 +6,11 @@
     >>> blocking(race(loud, delay(10)))
     'HELLO'
 
-A ``Work`` is lazy and can be used as often as you like: nothing happens before it is given to
-``blocking()``, or ``perform()`` in a fiber, and all of it happens again when it is given once more.
-It ends as a fiber does: with a value, with an exception, or cancelled. An exception skips every
-step that is made for values; cancellation skips everything. Parts that run at the same time are
-fibers, and a cancelled work cancels its parts and waits for them.
+A ``Work`` is lazy and can be used as often as you like: nothing happens before it is passed to
+``blocking()``, or ``perform()`` in a fiber, and all of it happens again when it is passed once
+more. A work ends as a fiber does: with a value, with an exception, or cancelled. An exception skips
+every step that is made for values; cancellation skips everything. Parts that run at the same time
+are fibers, and a cancelled work cancels its parts and waits for them.
 
 One loop performs the whole description, so chains of any length need no stack.
 """
@@ -52,8 +52,8 @@ V = TypeVar("V")
 # Kinds of nodes, in the order in which the loop tests them: the value of `Work._kind`.
 _VALUE = 0  # `_value` is the result
 _BIND = 1  # perform `_first`, then the work that `_then` makes of its value
-_LEAF = 2  # `_run()` does it
-_FRAME = 3  # perform `_first`, then `_value_of` or `_error_of` its end
+_LEAF = 2  # `_run()` performs it
+_FRAME = 3  # perform `_first`, then call `_value_of` or `_error_of`
 
 
 class Work(Generic[T_co]):
@@ -63,32 +63,32 @@ class Work(Generic[T_co]):
     _kind: int
 
     def map(self, fn: Callable[[T_co], U]) -> Work[U]:
-        """The same with the result ``fn(value)``."""
+        """This work, with the result ``fn(value)`` in place of ``value``."""
         return _Map(self, _callable(fn, "map"))
 
     def bind(self, fn: Callable[[T_co], Work[U]]) -> Work[U]:
-        """Then the work that ``fn(value)`` returns."""
+        """This work, then the work that ``fn(value)`` returns."""
         if not callable(fn):
             _callable(fn, "bind")
         return _Bind(self, fn)
 
     def combine(self, other: Work[U]) -> Work[U]:
-        """Then ``other``; the result of this one is dropped."""
+        """This work, then ``other``; the result of this one is dropped."""
         return _Combine(self, _work(other, "combine"))
 
     def apply(self: Work[Callable[[U], V]], argument: Work[U]) -> Work[V]:
-        """The result of this one, a function, called with the result of ``argument``."""
+        """This work, whose result is a function, and a call of that with ``argument``'s result."""
         _work(argument, "apply")
         return self.bind(lambda fn: argument.map(fn))
 
     def join(self: Work[Work[U]]) -> Work[U]:
-        """Then the work that is the result of this one."""
+        """This work, then the work that is its result."""
         return self.bind(lambda inner: inner)
 
     def map_outcome(self, fn: Callable[[Outcome[T_co]], Outcome[U]]) -> Work[U]:
-        """The same with the outcome ``fn(outcome)``, given ``Ok`` or ``Failed`` with an Exception.
+        """This work, with the outcome ``fn(outcome)``, for ``Ok`` or ``Failed`` with an Exception.
 
-        `fn` is not called for a cancellation or KeyboardInterrupt, which cannot be changed.
+        ``fn`` is not called for a cancellation or KeyboardInterrupt, which cannot be changed.
         """
         return _MapOutcome(self, _callable(fn, "map_outcome"))
 
@@ -97,30 +97,30 @@ class Work(Generic[T_co]):
         handler: Callable[[Any], Work[U]],
         *types: type[BaseException],
     ) -> Work[T_co | U]:
-        """If it raises one of ``types`` (default: Exception), the work ``handler(exc)`` returns."""
+        """This work; if it raises one of ``types`` (default: Exception), then ``handler(exc)``.
+
+        The handler returns a work.
+        """
         for kind in types:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"catch() takes exception classes, not {kind!r}")
         return _Catch(self, _callable(handler, "catch"), types or (Exception,))
 
     def timeout(self, seconds: float) -> Work[T_co]:
-        """The same, but TimeoutError when it is not done after ``seconds``.
-
-        It is a race with a delay that fails.
-        """
+        """A race of this work with a delay that fails with TimeoutError after ``seconds``."""
         late = delay(seconds).combine(fail(TimeoutError(f"not done after {seconds} seconds")))
         return race(self, late)
 
     def traced(self, name: str, sink: Callable[[str], object] = print) -> Work[T_co]:
-        """The same, and ``sink`` is called with a line when it begins and when it ends."""
+        """This work; ``sink`` is called with a line of text when it begins and when it ends."""
         return _Traced(self, str(name), _callable(sink, "traced"))
 
     def timed(self) -> Work[tuple[float, T_co]]:
-        """The same with the result ``(seconds, value)``, by the scheduler's clock."""
+        """This work, with the result ``(seconds, value)``, by the scheduler's clock."""
         return _Timed(self)
 
     def start_child(self) -> Work[Work[T_co]]:
-        """Start it at once, in a fiber; the result is a work that waits for its end.
+        """Start this work in a fiber, as a child; the result is a work that waits for the child.
 
         A child ends no later than the description that has started it, which waits for its
         children, and cancels them when it fails or is cancelled.
@@ -128,10 +128,10 @@ class Work(Generic[T_co]):
         return _StartChild(self)
 
     def on_thread_pool(self) -> Work[T_co]:
-        """The same, performed by a thread of the pool that ``to_thread()`` uses.
+        """This work, performed by a thread of the pool that ``to_thread()`` uses.
 
-        It has a scheduler of its own there, so all works can be performed; cancelling it cancels
-        the work there, and waits for its end.
+        The thread has a separate scheduler, so it can perform every work. A cancellation cancels
+        the work on the thread, and waits for its end.
         """
         return _Elsewhere(self, new_thread=False)
 
@@ -242,7 +242,7 @@ class _RunParallel(_Leaf[list[T]]):
 
     def _run(self, scope: _Children) -> list[T]:
         results: dict[int, T] = {}
-        # In the order in which they end: a failure must not wait for its turn.
+        # Not ordered, so that a failure is raised when it happens, and not when its turn comes.
         with pyfiber.pmap(
             _perform_numbered, enumerate(self._works), limit=self._limit, ordered=False
         ) as ends:
@@ -312,7 +312,7 @@ class _Frame(Work[U]):
     _first: Work[Any]
 
     def _begin(self) -> _Frame[U]:
-        """What to remember: the node itself, or a record of this one performance."""
+        """Return what goes on the loop's stack: this node, or a record of this one performance."""
         return self
 
     def _value_of(self, value: Any) -> tuple[bool, Any]:
@@ -425,7 +425,7 @@ class _Timed(_Frame[tuple[float, U]]):
 
 
 class _Do(_Frame[U]):
-    """What ``describe`` returns: each performance has a generator of its own."""
+    """What a function made by ``describe`` returns. Each performance makes a new generator."""
 
     __slots__ = ("_make",)
 
@@ -490,7 +490,7 @@ class _Children:
 
 
 def _made(work: Any, by: Any) -> Any:
-    """The result of a user's function must be a work."""
+    """Return ``work``, which the user's function ``by`` returned; TypeError unless it is a Work."""
     if not isinstance(work, Work):
         name = getattr(by, "__qualname__", by)
         raise TypeError(f"{name} must return a Work, not {type(work).__name__!r}")
@@ -553,7 +553,7 @@ def _unwound(error: BaseException, frames: list[Any]) -> Work[Any]:
 
 
 def perform(work: Work[T]) -> T:
-    """Perform it in a fiber; return its result, or raise. FiberError outside a run."""
+    """Perform a work in this fiber; return its result, or raise. FiberError outside of a run."""
     _engine.check_cancelled()
     children = _Children()
     try:
@@ -572,7 +572,7 @@ def _perform_numbered(numbered: tuple[int, Work[T]]) -> tuple[int, T]:
 
 
 def blocking(work: Work[T]) -> T:
-    """Perform it from ordinary code, in a run of its own if none is active; return its result."""
+    """Perform a work from ordinary code, in a new run if none is active; return its result."""
     _work(work, "blocking")
     if _engine._running_scheduler() is not None:
         return perform(work)
@@ -583,7 +583,7 @@ def blocking(work: Work[T]) -> T:
 
 
 def succeed(value: T) -> Work[T]:
-    """The result ``value``, at once."""
+    """A work with the result ``value``."""
     return _Succeed(value)
 
 
@@ -591,7 +591,7 @@ _NOTHING: Work[None] = _Succeed(None)
 
 
 def fail(error: BaseException | type[BaseException]) -> Work[NoReturn]:
-    """The exception ``error``, at once."""
+    """A work that raises ``error``, an exception or a class of exceptions."""
     if isinstance(error, type) and issubclass(error, BaseException):
         error = error()
     if not isinstance(error, BaseException):
@@ -604,7 +604,7 @@ def delay(seconds: float) -> Work[None]: ...
 @overload
 def delay(seconds: float, value: T) -> Work[T]: ...
 def delay(seconds: float, value: Any = None) -> Work[Any]:
-    """The result ``value`` after ``seconds``. ValueError if these are negative."""
+    """A work with the result ``value`` after ``seconds``. ValueError if these are negative."""
     if not seconds >= 0:
         raise ValueError(f"a delay takes a number of seconds that is not negative, not {seconds!r}")
     waiting = _Call(_engine.sleep, (seconds,), {})
@@ -612,26 +612,26 @@ def delay(seconds: float, value: Any = None) -> Work[Any]:
 
 
 def call(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Work[T]:
-    """The result of ``fn(*args, **kwargs)``, called afresh each time; it may wait."""
+    """A work that calls ``fn(*args, **kwargs)`` each time it is performed; ``fn`` may wait."""
     return _Call(_callable(fn, "call"), args, kwargs)
 
 
 def of_future(future: Future[T]) -> Work[T]:
-    """The result of a ``concurrent.futures.Future``, whoever completes it."""
+    """A work that waits for a ``concurrent.futures.Future``, which any thread may complete."""
     if not isinstance(future, Future):
         raise TypeError(f"of_future() takes a Future, not {type(future).__name__!r}")
     return _OfFuture(future)
 
 
 def parallel(*works: Work[T]) -> Work[list[T]]:
-    """All at the same time; the results in order.  The first failure cancels the rest."""
+    """All works at the same time; the results are in order. The first failure cancels the rest."""
     for work in works:
         _work(work, "parallel")
     return _Parallel(works)
 
 
 def race(*works: Work[T]) -> Work[T]:
-    """All at the same time; ends as the first one to end. The others are cancelled."""
+    """All works at the same time; ends as the first one to end. The others are cancelled."""
     for work in works:
         _work(work, "race")
     if not works:
@@ -640,10 +640,10 @@ def race(*works: Work[T]) -> Work[T]:
 
 
 def run_parallel(limit: int, works: Iterable[Work[T]]) -> Work[list[T]]:
-    """All of them, always ``limit`` at a time until they run out; the results in order.
+    """All works, always ``limit`` at a time until they run out; the results are in order.
 
-    The first failure cancels those in progress, and no more begin. An iterator can be performed
-    only once.
+    The first failure cancels the works in progress, and no more begin. If ``works`` is an iterator,
+    this can be performed only once.
     """
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"limit must be an int, not {type(limit).__name__!r}")
@@ -653,9 +653,10 @@ def run_parallel(limit: int, works: Iterable[Work[T]]) -> Work[list[T]]:
 
 
 def unfold(step: Callable[[U], Work[tuple[U, T] | None]], seed: U) -> Work[list[T]]:
-    """The list of the items that ``step`` makes, one after the other.
+    """A work with the list of the items that ``step`` makes, one after the other.
 
-    ``step(state)`` is a work whose result is ``(next state, item)``, or None at the end.
+    ``step(state)`` returns a work with the result ``(next state, item)``, or None at the end; the
+    first state is ``seed``.
     """
     return _Unfold(_callable(step, "unfold"), seed)
 

@@ -1,6 +1,6 @@
-"""To look at a program from inside: its fibers, its loops, its stacks, this build.
+"""Tools to look at a program from inside: its fibers, its loops, its stacks, this build.
 
-Nothing here changes what a program does. What is always wanted of a service, its counters, is in
+Nothing here changes what a program does. The counters that a service should always export are in
 ``pyfiber.metrics``; ``python -m pyfiber ps`` and ``top`` look from outside.
 """
 

@@ -1,10 +1,10 @@
-"""Names of hosts: look-ups that park the running fiber, and a resolver of one's own.
+"""Look-ups of host names that park the running fiber, and a way to replace the resolver.
 
-The functions are those of the standard module ``socket``, which ``pyfiber.socket`` passes on. In a
-fiber of a run numbers are answered at once, without a thread. Names are looked up by threads that
-do nothing else, at most ``THREADS`` at a time, because only the system's own function obeys all of
-its configuration (nsswitch.conf, mDNS, VPNs) and that function blocks. Look-ups of the same name at
-the same time are one. Anywhere else each function is the standard one.
+The functions are those of the standard module ``socket``; ``pyfiber.socket`` has them as well. In a
+fiber of a run numeric addresses are answered at once, without a thread. Names are looked up by
+threads that do nothing else, at most ``THREADS`` at a time, because only the system's own function
+obeys all of its configuration (nsswitch.conf, mDNS, VPNs) and that function blocks. Look-ups of the
+same name at the same time share one call. Anywhere else each function is the standard one.
 
 ``set_resolver()`` puts another function in place of the threads.
 """
@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pyfiber import _engine
 from pyfiber._engine import FiberError, ThreadLimiter
-from pyfiber._engine import _outside as _theirs  # where a gate leads from it to ours
+from pyfiber._engine import _outside as _theirs  # the standard function, also after patch()
 
 __all__ = [
     "THREADS",
@@ -37,7 +37,7 @@ __all__ = [
     "system",
 ]
 
-#: Look-ups that are made at a time; more wait their turn.
+#: How many look-ups are made at a time; more wait for their turn.
 THREADS = 16
 
 #: What getaddrinfo() returns: family, type, protocol, canonical name, address.
@@ -57,18 +57,19 @@ _resolver: Resolver | None = None
 
 # A look-up in a thread ----------------------------------------------------------------------------
 
-#: Not that of to_thread(): a program that keeps those threads busy still finds its hosts.
+#: Separate from to_thread()'s: a program that keeps those threads busy still finds its hosts.
 _threads = ThreadLimiter(THREADS, abandon_on_cancel=True)
 
 
 class _Lookup:
     """One call in a thread, for which several fibers may wait, of several runs.
 
-    The fiber that makes it submits it; the others wait for its latch. When the first fiber is
-    cancelled before a thread has begun, the look-up is withdrawn, and another fiber makes a new
-    one. Whoever gets the claim decides: the thread runs it, or the first fiber withdraws it. A
-    look-up that has begun goes on, for others who ask the same: a name server that does not answer
-    keeps one thread busy for each name, not one for each fiber that gave up.
+    The fiber that makes the look-up submits it; the others wait for its latch. When the first fiber
+    is cancelled before a thread has begun, the look-up is withdrawn, and another fiber makes a new
+    one. The lock `claim` is taken once: by the thread, which then makes the call, or by the first
+    fiber, which withdraws the look-up. A look-up that has begun goes on, for other fibers that ask
+    the same: a name server that does not answer keeps one thread busy for each name, not one for
+    each fiber that gave up.
     """
 
     __slots__ = ("answer", "args", "claim", "failure", "forked", "function", "key", "latch", "lost")
@@ -81,11 +82,11 @@ class _Lookup:
         self.latch = _engine._Latch()
         self.answer: Any = None
         self.failure: Exception | None = None
-        self.lost = False  # withdrawn, or its thread is the parent's
-        self.forked = False
+        self.lost = False  # withdrawn, or made before a fork
+        self.forked = False  # made before a fork: the thread is the parent's
 
     def run(self) -> None:
-        """In the thread. It never fails: an abandoned failure would be logged."""
+        """Make the call, in the thread. Raises nothing: an abandoned failure would be logged."""
         if not self.claim.acquire(False):
             return
         try:
@@ -100,13 +101,13 @@ class _Lookup:
         self.latch.set()
 
     def withdraw(self) -> None:
-        """Unless a thread has begun it."""
+        """Withdraw the look-up, unless a thread has begun it."""
         if self.claim.acquire(False):
             self.lost = True
             self.end()
 
     def take(self, first: bool) -> Any:
-        """What each of those who wait gets: they may change it."""
+        """The answer for one waiter, which may change it, so each one gets a copy; or raise."""
         if self.failure is None:
             return self.answer[:] if isinstance(self.answer, list) else self.answer
         raise self.failure if first else copy.copy(self.failure)
@@ -119,7 +120,7 @@ _in_flight: dict[Any, _Lookup] = {}
 
 
 def _ask(function: Callable[..., Any], *args: Any) -> Any:
-    """The function's answer from a thread, which may be busy with this very call."""
+    """The function's answer from a thread, of a new call or of one that is in flight already."""
     function = _theirs(function)
     key = (function, args)
     while True:
@@ -135,14 +136,14 @@ def _ask(function: Callable[..., Any], *args: Any) -> Any:
             if not isinstance(exc, FiberError) or not mine.lost:
                 raise
             if not mine.forked:
-                return function(*args)  # a finalizer's: this fiber must not be left
+                return function(*args)  # called by a finalizer: this fiber must not park
         else:
             if not lookup.lost:
                 return lookup.take(lookup is mine)
 
 
 def _after_fork_in_child() -> None:
-    """Ask again: the threads are the parent's."""
+    """Let all waiters ask again: only the parent has the threads."""
     lost = list(_in_flight.values())
     _in_flight.clear()
     for lookup in lost:
@@ -157,16 +158,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_resolver(resolver: Resolver | None) -> Resolver | None:
-    """Look names up with this function, in all runs; None: with the system's. Returns the last one.
+    """Look names up with ``resolver``, in all runs; None: with the system's. Returns the last one.
 
-    It is called in the fiber that asks, as ``resolver(host, port, family, type, proto, flags)``,
-    and may park, on sockets of ``pyfiber.socket``, say. ``host`` is a name in ASCII, never an
-    address; the others are ints. The result is as of ``getaddrinfo()``. What it raises becomes
-    ``socket.gaierror``: OSError and TimeoutError EAI_AGAIN, other exceptions EAI_FAIL; an empty
-    result EAI_NONAME. It serves getaddrinfo(), gethostbyname(), gethostbyname_ex() and all that
-    connect to a name; names of addresses are the system's.
+    The resolver is called in the fiber that asks, as
+    ``resolver(host, port, family, type, proto, flags)``, and may park, on sockets of
+    ``pyfiber.socket``, say. ``host`` is a name in ASCII, never an address; the others are ints. The
+    result is that of ``getaddrinfo()``. An exception becomes ``socket.gaierror``: OSError and
+    TimeoutError EAI_AGAIN, others EAI_FAIL; an empty result EAI_NONAME. The resolver serves
+    getaddrinfo(), gethostbyname(), gethostbyname_ex() and everything that connects to a name; the
+    names of addresses come from the system.
 
-    A cache, say, is a function that calls ``system()`` when it has nothing::
+    A cache, say, is a function that calls ``system()`` when it has no answer::
 
         def cached(*question):
             if question not in answers:
@@ -183,7 +185,7 @@ def set_resolver(resolver: Resolver | None) -> Resolver | None:
 
 
 def _chosen() -> Resolver | None:
-    """In place of the system's: set_resolver()'s, or that of a network in memory."""
+    """The resolver in place of the system's: set_resolver()'s, or that of a network in memory."""
     if _resolver is not None or (network := _engine._network()) is None:
         return _resolver
     found: Resolver = network._resolve
@@ -209,7 +211,7 @@ def _by_resolver(
 
 
 def _port_number(port: Any, kind: int, proto: int, flags: int) -> int:
-    """Of a service's name, too, unless the flags forbid it."""
+    """The number of a port, also if that is a service's name, unless the flags forbid names."""
     if port is None or isinstance(port, int):
         return port or 0
     flags &= _standard.AI_NUMERICSERV
@@ -227,7 +229,7 @@ def _in_run() -> bool:
 
 
 def _encoded(host: Any) -> Any:
-    """As the standard functions do, but not in a thread, where codecs would be imported."""
+    """Encode a host as the standard functions do, but not in a thread, as that imports codecs."""
     if isinstance(host, bytearray):
         return bytes(host)
     if isinstance(host, bytes) and host.isascii():
@@ -236,7 +238,7 @@ def _encoded(host: Any) -> Any:
 
 
 def _is_number(host: Any) -> bool:
-    """Or something else that is not looked up."""
+    """Is the host a numeric address, or something else that is not looked up?"""
     if host in (None, b"", b"<broadcast>"):
         return True
     try:
@@ -254,13 +256,13 @@ def getaddrinfo(
     proto: int = 0,
     flags: int = 0,
 ) -> Found:
-    """The addresses of a host and a port, as ``socket.getaddrinfo()``; gaierror if there is none.
+    """Return the addresses of a host and a port, as ``socket.getaddrinfo()``.
 
-    A cancellation point only when it has to wait.
+    A cancellation point only when it has to wait. Raises ``socket.gaierror`` if there is none.
     """
     if not _in_run():
         return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags)
-    if isinstance(host, str):  # of a number in ASCII the encoding is the same, and quick
+    if isinstance(host, str):  # for a numeric address, ASCII is the same encoding, and quick
         host = host.encode("ascii" if host.isascii() else "idna")
     try:
         return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags | _NUMBERS)
@@ -290,7 +292,7 @@ def system(
 
 
 def gethostbyname(hostname: str) -> str:
-    """The host's first IPv4 address."""
+    """Return the host's first IPv4 address."""
     if not _in_run():
         return _theirs(_standard.gethostbyname)(hostname)
     host = _encoded(hostname)
@@ -304,7 +306,7 @@ def gethostbyname(hostname: str) -> str:
 
 
 def gethostbyname_ex(hostname: str) -> tuple[str, list[str], list[str]]:
-    """The host's canonical name, its aliases, and its IPv4 addresses."""
+    """Return the host's canonical name, its aliases, and its IPv4 addresses."""
     if not _in_run():
         return _theirs(_standard.gethostbyname_ex)(hostname)
     host = _encoded(hostname)
@@ -317,7 +319,10 @@ def gethostbyname_ex(hostname: str) -> tuple[str, list[str], list[str]]:
 
 
 def gethostbyaddr(ip_address: str) -> tuple[str, list[str], list[str]]:
-    """The canonical name of an address or a host, its aliases, and its addresses; herror."""
+    """Return the canonical name of an address or a host, its aliases, and its addresses.
+
+    Raises ``socket.herror`` if there is none.
+    """
     if not _in_run():
         return _theirs(_standard.gethostbyaddr)(ip_address)
     found: tuple[str, list[str], list[str]] = _ask(
@@ -327,7 +332,7 @@ def gethostbyaddr(ip_address: str) -> tuple[str, list[str], list[str]]:
 
 
 def getnameinfo(sockaddr: Any, flags: int) -> tuple[str, str]:
-    """The name of a socket's address, and of its port's service."""
+    """Return the name of a socket's address, and of its port's service."""
     numbers = _standard.NI_NUMERICHOST | _standard.NI_NUMERICSERV
     if not _in_run() or flags & numbers == numbers:
         return _theirs(_standard.getnameinfo)(sockaddr, flags)
@@ -336,7 +341,7 @@ def getnameinfo(sockaddr: Any, flags: int) -> tuple[str, str]:
 
 
 def getfqdn(name: str = "") -> str:
-    """The full name of a host; without an argument, of this one."""
+    """Return the full name of a host; without an argument, of this one."""
     if not _in_run():
         return _theirs(_standard.getfqdn)(name)
     found: str = _ask(_standard.getfqdn, name)
@@ -344,7 +349,7 @@ def getfqdn(name: str = "") -> str:
 
 
 def resolved(family: int, address: Any) -> Any:
-    """A socket's address with a number in place of the host's name; another one as it is."""
+    """Return a socket's address, with a numeric address in place of a host's name."""
     if family not in (AF_INET, AF_INET6) or not isinstance(address, tuple) or not _in_run():
         return address
     host = address[0] if address else None

@@ -1,6 +1,6 @@
 """Grains: generators and coroutines that the loop steps, beside the fibers.
 
-A grain is a task without a stack. It takes a few hundred bytes, and a step of it costs tens of
+A grain is a task without a stack, which takes a few hundred bytes. A step of a grain costs tens of
 nanoseconds; in return, only its own generators can pause it::
 
     >>> from pyfiber import run
@@ -21,7 +21,7 @@ nanoseconds; in return, only its own generators can pause it::
     ['a', 'b']
 
 What a grain yields says what to do next; ``Grain`` lists the possible values. A ``GrainPool`` keeps
-grains together, on a thread of their own if you like, and its policy decides which one runs next.
+grains together, on a separate thread if you like, and its policy decides which one runs next.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ READY: Literal[GrainState.READY] = GrainState.READY
 SLEEPING: Literal[GrainState.SLEEPING] = GrainState.SLEEPING
 STOPPED: Literal[GrainState.STOPPED] = GrainState.STOPPED
 
-#: What a grain with a result is made from, and one without.
+#: What a grain is made from: a Task if its type says what the result is, or any Start.
 Task = (
     Callable[..., Generator[Any, Any, _R]]
     | Callable[..., Coroutine[Any, Any, _R]]
@@ -92,8 +92,8 @@ def spawn(start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: .
 def spawn(start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
     """Start ``Grain(start, *args, name=name)`` on the running scheduler.
 
-    It belongs to the run, as a fiber from spawn() does; ``TaskGroup.spawn(grain)`` starts one that
-    belongs to a group. FiberError outside of a run.
+    The grain belongs to the run, as a fiber from spawn() does; ``TaskGroup.spawn(grain)`` starts
+    one that belongs to a group. Raises FiberError outside of a run.
     """
     return Grain(start, *args, name=name).start()
 
@@ -108,8 +108,8 @@ class GrainPool(_engine.GrainPoolBase):
 
     Grains may be queued before and after the start, from any thread. As a context manager a pool
     starts at the beginning of the block and shuts down at its end; an exception that leaves the
-    block, or ends the wait at its end, first interrupts the pool. A pool with a thread of its own
-    that is still open when the interpreter exits is interrupted then.
+    block, or ends the wait at its end, first interrupts the pool. A pool with a separate thread
+    that is not shut down when the interpreter exits is interrupted then.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class GrainPool(_engine.GrainPoolBase):
         self._thread_over = Event()
         self._host: Grain[None] | None = None
         self._starting = threading.Lock()
-        self._waiting: deque[Event] = deque()  # until no grain is left
+        self._waiting: deque[Event] = deque()  # set when no grain is left
 
     # --- grains come and go
 
@@ -148,11 +148,12 @@ class GrainPool(_engine.GrainPoolBase):
     @overload
     def queue(self, start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: ...
     def queue(self, start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
-        """Add a grain, or ``Grain(start, *args, name=name)``; returns it.
+        """Add a grain, or ``Grain(start, *args, name=name)``; return it.
 
-        It runs when its turn comes; before the pool is started, it waits for the start. A grain
-        that was dequeued continues where it was. FiberError if it is queued in this or another
-        pool, was started without one or has finished, and after ``shutdown()`` or ``interrupt()``.
+        The grain runs when its turn comes; before the pool is started, it waits for the start. A
+        grain that was dequeued continues where it was. Raises FiberError if the grain is queued in
+        this or another pool, was started without one or has finished, and after ``shutdown()`` or
+        ``interrupt()``.
         """
         if isinstance(start, Grain):
             if args or name is not None:
@@ -163,23 +164,23 @@ class GrainPool(_engine.GrainPoolBase):
         if self._closing and current_grain() not in self:
             raise FiberError("the pool is shut down: it takes no more grains")
         self._enter(grain)
-        if self._thread_over.is_set():  # it ended just then
+        if self._thread_over.is_set():  # the thread has ended meanwhile
             grain.cancel("the pool's thread has ended")
         return grain
 
     def dequeue(self, grain: Grain[Any]) -> None:
         """Remove a grain: it gets no more turns until it is queued again, here or elsewhere.
 
-        Then it starts its wait afresh: a sleep begins again. A grain may dequeue itself; that step
-        is finished first. FiberError if it is not in this pool.
+        Queued again, the grain starts its wait afresh: a sleep begins again. A grain may dequeue
+        itself; that step is finished first. Raises FiberError if the grain is not in this pool.
         """
         self._leave(grain)
 
     def __iter__(self) -> Iterator[Grain[Any]]:
-        """The grains that are in the pool now, oldest first; it may run meanwhile."""
+        """The grains that are in the pool now, oldest first; the pool may run meanwhile."""
         return iter(self._grains())
 
-    # --- its life
+    # --- start and end of the pool
 
     @property
     def started(self) -> bool:
@@ -187,12 +188,13 @@ class GrainPool(_engine.GrainPoolBase):
         return self._bound or self._thread is not None
 
     def start(self, *, thread: bool | None = None) -> Self:
-        """Give the grains their turns from now on; returns the pool.
+        """Give the grains their turns from now on; return the pool.
 
-        Inside a run they run on its scheduler, and the run lasts until they are done. Outside a
-        run, or with ``thread=True``, they run on a new thread, until ``shutdown()``.
-        ``thread=False`` outside of a run, and starting twice: FiberError.
+        Inside a run the grains run on its scheduler, and the run lasts until they are done. Outside
+        of a run, or with ``thread=True``, they run on a new thread, until ``shutdown()``. Raises
+        FiberError if called twice, and with ``thread=False`` outside of a run.
         """
+        # The policy and finalizers may call start() meanwhile: that is an error, and must not wait.
         begins = self._starting.acquire(blocking=False)
         try:
             if not begins or self.started or self._closing:
@@ -204,7 +206,7 @@ class GrainPool(_engine.GrainPoolBase):
         return self
 
     def _start(self, thread: bool) -> None:
-        """The policy and finalizers may call start(), too: they are refused and do not wait."""
+        """Run the grains in the current run, or start a thread that does."""
         if not thread:
             self._bind()
             return
@@ -213,10 +215,10 @@ class GrainPool(_engine.GrainPoolBase):
         started.wait()
 
     def _run(self, started: threading.Event) -> None:
-        """The body of the pool's own thread.
+        """The main function of the pool's thread.
 
-        It registers itself, because an exception of a trace function or a signal handler may have
-        interrupted its starter meanwhile.
+        The thread registers itself, because an exception of a trace function or a signal handler
+        may have interrupted start() meanwhile.
         """
         try:
             self._thread = threading.current_thread()
@@ -229,22 +231,22 @@ class GrainPool(_engine.GrainPoolBase):
             self._closing = True
             started.set()
             self._thread_over.set()
-            self.interrupt("the pool's thread has ended")  # grains that were queued just then
+            self.interrupt("the pool's thread has ended")  # cancels grains queued meanwhile
 
     def _serve(self, started: threading.Event) -> None:
-        """The main fiber of the pool's own thread: a grain that sleeps keeps the run going."""
+        """The main fiber of the pool's thread: a grain that sleeps keeps the run going."""
         self._host = spawn(iter([SLEEPING]), name=f"host of {self.name}")
         self._bind()
         started.set()
-        self._release_host()  # if it was shut down meanwhile
+        self._release_host()  # if the pool was shut down meanwhile
         self._host.join()
 
     def shutdown(self, wait: bool = True) -> None:
         """Take no more grains; with ``wait``, return when the remaining ones are done.
 
         A fiber that waits here can be cancelled as usual; the pool then continues. With
-        ``on_error="pool"`` it raises what ended the pool. FiberError if a grain of the pool waits
-        for its own pool: use ``wait=False`` there. Shutting down twice is fine.
+        ``on_error="pool"`` this raises what ended the pool. Raises FiberError if a grain waits for
+        its own pool: use ``wait=False`` there. Shutting down twice is fine.
         """
         if wait and current_grain() in self:
             raise FiberError(
@@ -261,7 +263,7 @@ class GrainPool(_engine.GrainPoolBase):
         self._raise_error()
 
     def interrupt(self, reason: object = "the pool was interrupted") -> None:
-        """Take no more grains and cancel the remaining ones; any thread may call it.
+        """Take no more grains and cancel the remaining ones; any thread may call this.
 
         Each of them gets ``Cancelled`` at its ``yield``, and may clean up. ``shutdown()`` waits for
         that.
@@ -272,9 +274,9 @@ class GrainPool(_engine.GrainPoolBase):
         self._release_host()
 
     def _release_host(self) -> None:
-        """The pool's own thread may end as soon as there are no more grains."""
+        """Let the pool's thread end if the pool is shut down and has no more grains."""
         if self._closing and not len(self) and self._host is not None:
-            with suppress(FiberError):  # it has ended already
+            with suppress(FiberError):  # the host has ended already
                 self._host.unpark()
 
     def _wait_for_end(self) -> None:
@@ -282,7 +284,7 @@ class GrainPool(_engine.GrainPoolBase):
         while len(self):
             empty = Event()
             self._waiting.append(empty)
-            if len(self):  # else the last one has left, perhaps before it could see `empty`
+            if len(self):  # else the last grain has left, perhaps before it could see `empty`
                 empty.wait()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -290,7 +292,7 @@ class GrainPool(_engine.GrainPoolBase):
             thread.join()
 
     def _grain_failed(self, grain: Grain[Any]) -> None:
-        """Called by the engine."""
+        """End the pool if ``on_error`` says so. Called by the engine."""
         if self.on_error == "pool" and self.error is None:
             self._ended_by(grain.exception())
             self.interrupt("another grain failed")
@@ -301,12 +303,12 @@ class GrainPool(_engine.GrainPoolBase):
             self._traceback = error.__traceback__
 
     def _raise_error(self) -> None:
-        """What ended the pool, if something did; its traceback does not grow with each call."""
+        """Raise what ended the pool, if anything did, without a traceback that grows each time."""
         if self.error is not None:
             raise self.error.with_traceback(self._traceback)
 
     def _emptied(self) -> None:
-        """Called by the engine when the last grain has ended or left."""
+        """Wake those who wait for the end. The engine calls this when the last grain has left."""
         self._release_host()
         while self._waiting:
             self._waiting.popleft().set()
@@ -347,7 +349,7 @@ class GrainPool(_engine.GrainPoolBase):
         return f"<GrainPool {self.name!r} {state}, {len(self)} grains, {self.policy!r}>"
 
 
-#: Pools that were started on a thread of their own.
+#: Pools that were started on a separate thread.
 _with_threads: WeakSet[GrainPool] = WeakSet()
 
 
@@ -357,10 +359,10 @@ def _interrupt_all() -> None:
         pool.interrupt("the interpreter exits")
 
 
-# As concurrent.futures does: `atexit` is too late, as it comes after the wait for threads.
+# `atexit` would be too late, after the wait for threads; concurrent.futures does this as well.
 threading._register_atexit(_interrupt_all)  # type: ignore[attr-defined]
 
-#: Set when the grain is done, for waiters on other threads.
+#: The event of a grain that waiters on other threads wait for; set when the grain is done.
 _ends: WeakKeyDictionary[Grain[Any], Event] = WeakKeyDictionary()
 
 
@@ -374,7 +376,7 @@ def _join_elsewhere(grain: Grain[Any], timeout: float | None) -> bool:
 
 
 def _policy_failed(pool: GrainPool, exc: BaseException) -> None:
-    """A policy raised ``exc``, or chose badly; the pool has chosen the oldest ready grain."""
+    """Log that a policy raised ``exc``, or chose badly; the pool has chosen another grain."""
     _log.error("the policy of %r failed", pool, exc_info=exc)
     if pool.on_error == "pool" and pool.error is None:
         pool.error = exc

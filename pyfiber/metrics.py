@@ -24,14 +24,14 @@ __all__ = [
     "render",
 ]
 
-#: Of what ``render()`` returns.
+#: The content type of what ``render()`` returns.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Of what ``render(openmetrics=True)`` returns.
+#: The content type of what ``render(openmetrics=True)`` returns.
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Metric(NamedTuple):
-    """One of the numbers of Scheduler.stats(), as it is told to others."""
+    """One of the numbers of Scheduler.stats(), and how it is exported."""
 
     stat: str
     is_counter: bool
@@ -55,7 +55,7 @@ METRICS = (
 
 
 def collected() -> dict[str, dict[str, int]]:
-    """The numbers of each thread that has had schedulers, by its name; those that ended count."""
+    """The numbers of each thread that has had schedulers, ended ones included, by thread name."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found: dict[str, dict[str, int]] = {}
     for ident, ended, schedulers in _engine._schedulers():
@@ -69,16 +69,16 @@ def collected() -> dict[str, dict[str, int]]:
 
 
 def quoted(text: str) -> str:
-    """The value of a label."""
+    """Escape the value of a label."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def render(*, openmetrics: bool = False) -> str:
-    """The counters in Prometheus' text format 0.0.4, or in OpenMetrics 1.0.
+    """Return the counters in Prometheus' text format 0.0.4, or in OpenMetrics 1.0.
 
-    Each has the label ``thread``, the name of the schedulers' thread; the schedulers of a thread,
-    also those that have ended, are added up. Callable from any thread and in fibers.
+    Each counter has the label ``thread``, the name of the schedulers' thread; the schedulers of a
+    thread, also those that have ended, are added up. Any thread and any fiber may call this.
     """
     return "\n".join(lines(collected(), openmetrics)) + "\n"
 
@@ -102,7 +102,7 @@ def lines(found: dict[str, dict[str, int]], openmetrics: bool) -> Iterator[str]:
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """A WSGI application: every path is answered with the counters.
 
-    In OpenMetrics if the client says that it takes that, as Prometheus does.
+    The format is OpenMetrics if the client says that it accepts that, as Prometheus does.
     """
     openmetrics = "application/openmetrics-text" in environ.get("HTTP_ACCEPT", "")
     body = render(openmetrics=openmetrics).encode()
@@ -112,9 +112,9 @@ def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable
 
 
 def handler(stream: Stream) -> None:
-    """For ``net.serve()``: one request of HTTP/1, whatever its path, is answered with the counters.
+    """Answer one request of HTTP/1, whatever its path, with the counters; for ``net.serve()``.
 
-    For processes that serve something else; it needs no package for HTTP.
+    This is for processes that serve something else, and needs no package for HTTP.
     """
     head = bytes(stream.read_until(b"\r\n\r\n", limit=16384))
     accept = [line for line in head.lower().split(b"\r\n") if line.startswith(b"accept:")]
@@ -130,10 +130,10 @@ def handler(stream: Stream) -> None:
 
 
 def register(registry: Any = None) -> Any:
-    """Add the counters to a registry of prometheus_client, by default to its own one.
+    """Add the counters to a registry of prometheus_client, by default to its REGISTRY.
 
-    Returns the collector, for ``registry.unregister()``. ImportError without prometheus_client;
-    ValueError if they are there already.
+    Returns the collector, for ``registry.unregister()``. Raises ImportError without
+    prometheus_client, ValueError if the registry has the counters already.
     """
     from prometheus_client import REGISTRY
 
@@ -143,14 +143,14 @@ def register(registry: Any = None) -> Any:
 
 
 class Collector:
-    """For a registry of prometheus_client."""
+    """A collector that adds the counters to a registry of prometheus_client."""
 
     def describe(self) -> Iterator[Any]:
         """The families, without samples: the registry checks their names."""
         return self.families({})
 
     def collect(self) -> Iterator[Any]:
-        """Families of samples."""
+        """The families, with their samples."""
         return self.families(collected())
 
     def families(self, found: dict[str, dict[str, int]]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""psycopg 3 in fibers: its waits park the running fiber, also where it is written in C.
+"""Makes the waits of psycopg 3 park the running fiber, also those of its C implementation.
 
 ::
 
@@ -8,9 +8,9 @@
     pyfiber.psycopg.install()
 
 ``pyfiber.patch()`` does that by itself, whenever psycopg is imported. In a fiber of a run a query,
-and the making of a connection, park that fiber; anywhere else psycopg does what it did. When a
-query is cancelled (``pyfiber.timeout()``, say) the server is asked to cancel it, too, and the
-connection can be used again; if the server does not answer in time, it is closed.
+and the making of a connection, park that fiber; anywhere else psycopg works as before. When a query
+is cancelled (``pyfiber.timeout()``, say) the server is asked to cancel it, too, and the connection
+can be used again; if the server does not answer in time, the connection is closed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from pyfiber._engine import (
 
 __all__ = ["install", "uninstall"]
 
-#: Seconds after which a wait looks whether its descriptor has been closed behind its back.
+#: Seconds after which a wait looks whether another fiber or thread has closed its descriptor.
 _LOOK = 1.0
 #: Seconds for the server to end a query that was cancelled.
 _GRACE = 5.0
 
-_R, _W = 1, 2  # of its enumerations Wait and Ready, whose values they are
+_R, _W = 1, 2  # values of psycopg's enumerations Wait and Ready
 
 
 def _ready(number: int, wanted: int, left: float) -> int:
-    """What of it the descriptor is ready for; 0: nothing, in that time."""
+    """What of ``wanted`` the descriptor is ready for; 0: nothing, for ``left`` seconds."""
     try:
         if wanted == _R:
             wait_readable(number, left)
@@ -84,7 +84,7 @@ class _Deadline:
 
 
 def _await(number: int, wanted: int, deadline: _Deadline) -> int:
-    """Until it is ready, or something else has to be looked at, which is 0."""
+    """Wait until the descriptor is ready; returns 0 when the caller must check its deadline."""
     try:
         ready = _ready(number, wanted, deadline.left())
         if not ready:
@@ -137,14 +137,14 @@ def _connection_wait(self: Any, gen: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _end_query(connection: Any, gen: Any) -> None:
-    """So that the connection is of use for others."""
+    """End a cancelled query, so that the connection can be used again; close it if that fails."""
     try:
         with timeout(_GRACE):
             connection.cancel_safe()
             _wait(gen, connection.pgconn.socket)
     except _errors.QueryCanceled:
         pass  # as expected
-    except Exception:  # nobody knows in which state it is
+    except Exception:  # the state of the connection is unknown
         connection.pgconn.finish()
 
 
@@ -152,7 +152,7 @@ _changed: list[tuple[Any, str, Any, Any]] = []
 
 
 def install() -> None:
-    """Have psycopg's waits park in fibers. Doing it twice is fine."""
+    """Make psycopg's waits park in fibers. Calling this twice is fine."""
     if _changed:
         return
     for owner, name, kind, inside in (
@@ -167,7 +167,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """As it was before."""
+    """Undo install()."""
     while _changed:
         owner, name, theirs, gate = _changed.pop()
         gate._open = False

@@ -1,4 +1,4 @@
-"""psycopg2 in fibers: its waits park the running fiber, by its own hook.
+"""Makes the waits of psycopg2 park the running fiber, by psycopg2's wait callback.
 
 ::
 
@@ -13,7 +13,7 @@ anywhere else the thread waits. A query that is cancelled (``pyfiber.timeout()``
 in the server, and its connection is closed, as psycopg2 does whenever its callback fails; ``with
 connection`` lets the cancellation pass.
 
-psycopg2 knows no callback for large objects and COPY: those block.
+psycopg2 calls no callback for large objects and COPY: those block.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOOK = 1.0
 
 
 def wait(connection: Any) -> None:
-    """The wait callback: until psycopg2 need not wait any more."""
+    """The wait callback: wait until psycopg2 need not wait any more."""
     while (state := connection.poll()) != _extensions.POLL_OK:
         if state not in (_extensions.POLL_READ, _extensions.POLL_WRITE):
             raise _psycopg2.OperationalError(f"bad state from poll: {state}")
@@ -62,25 +62,28 @@ def _park(connection: Any, writing: bool) -> None:
         pass
     except Cancelled:
         with shield(), contextlib.suppress(_psycopg2.Error):
-            to_thread(connection.cancel)  # it makes a connection for that
+            to_thread(connection.cancel)  # in a thread: cancel() makes a connection, and blocks
         raise
 
 
 def _block(connection: Any, writing: bool) -> None:
-    """As psycopg2.extras.wait_select()."""
+    """Wait as psycopg2.extras.wait_select() does."""
     numbers = [connection.fileno()]
     try:
         _outside(select.select)(*(([], numbers, []) if writing else (numbers, [], [])))
     except KeyboardInterrupt:
-        connection.cancel()  # the next poll() tells of the server's error
+        connection.cancel()  # the next poll() raises the server's error
 
 
 _their_exit: Any = _outside(_extensions.connection.__exit__)
 
 
 def _exit(connection: Any, kind: Any, value: Any, where: Any) -> Any:
-    """``with connection`` in a fiber: psycopg2 would raise, in place of the cancellation, that the
-    connection is closed, and nobody would know any more that a timeout was to blame."""
+    """The end of ``with connection`` in a fiber: let a cancellation pass.
+
+    psycopg2 would raise instead that the connection is closed, which would hide the timeout that is
+    to blame.
+    """
     if isinstance(value, Cancelled) and connection.closed:
         return None
     return _their_exit(connection, kind, value, where)
@@ -90,7 +93,7 @@ _before: list[Any] = []
 
 
 def install() -> None:
-    """Have psycopg2's waits park in fibers. Doing it twice is fine."""
+    """Make psycopg2's waits park in fibers. Calling this twice is fine."""
     if not _before:
         _before.append(_extensions.get_wait_callback())
         _extensions.set_wait_callback(wait)
@@ -98,7 +101,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """The wait callback is the one that it was before."""
+    """Undo install(): restore the earlier wait callback."""
     if _before:
         before = _before.pop()
         _set_in_type(_extensions.connection, "__exit__", _their_exit)

@@ -1,9 +1,9 @@
 """The standard module ``selectors``, whose waits park the running fiber; ``select()``, ``poll()``.
 
-Every public name of the standard module is here, and what parks in place of ``select.select``,
-``select.poll`` and ``select.epoll``. In a fiber of a run a wait parks that fiber, and others run;
-made anywhere else it does what the standard library does. To ask with a timeout of 0 when nothing
-is ready lets other fibers run, too, since programs do that in loops.
+Every public name of the standard module is here, and replacements for ``select.select``,
+``select.poll`` and ``select.epoll``. A wait in a fiber of a run parks that fiber, and others run;
+anywhere else it works as in the standard library. A call with a timeout of 0 that finds nothing
+ready lets other fibers run, too, because programs make such calls in loops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyfiber._engine import _may_park, _wait_any, now, wait_readable, yield_now
-from pyfiber._engine import _outside as _theirs  # where a gate leads from it to ours
+from pyfiber._engine import _outside as _theirs  # the standard function, also after patch()
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -40,14 +40,14 @@ __all__ += [name for name in ("poll", "epoll") if hasattr(_select, name)]
 
 R = TypeVar("R")
 
-#: The system has a descriptor that stands for many: it is ready when one of them is.
+#: Has the system epoll or kqueue: one descriptor that is ready when one of many others is?
 _HAS_ONE_FOR_MANY = hasattr(_select, "epoll") or hasattr(_select, "kqueue")
 
 
 def _ask_until(
     ask: Callable[[], R], wait: Callable[[float | None], None], timeout: float | None
 ) -> R:
-    """The first answer that is not empty, or the last one; to be asked again after a wait."""
+    """Call ``ask``, then wait and call it again, until its answer is not empty or time is over."""
     if timeout is not None and math.isnan(timeout):
         raise ValueError("timeout must not be NaN")
     end = math.inf if timeout is None else now() + timeout
@@ -65,7 +65,7 @@ def _ask_until(
 
 
 class _Many:
-    """One descriptor that is ready when one of those added is."""
+    """One descriptor that is ready when one of the added descriptors is."""
 
     def __init__(self) -> None:
         self.poller: Any = _select.epoll() if hasattr(_select, "epoll") else _select.kqueue()  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def _number(fd: FileDescriptorLike) -> int:
 
 
 def _in_thread(fn: Callable[[], R]) -> R:
-    """What the run cannot wait for, a thread does."""
+    """Call ``fn`` in a thread, for a wait that the run cannot make."""
     from pyfiber._threads import to_thread
 
     return to_thread(fn)
@@ -116,12 +116,12 @@ Ask = Callable[[float | None], Ready]
 
 
 def select_by_descriptor(selector: Any, ask: Ask, timeout: float | None) -> Ready:
-    """In a fiber: of a selector to which the system has given a descriptor."""
+    """select() in a fiber, of a selector that has a descriptor (epoll, kqueue, devpoll)."""
     return _ask_until(lambda: ask(0), partial(wait_readable, selector), timeout)
 
 
 def select_by_keys(selector: Any, ask: Ask, timeout: float | None) -> Ready:
-    """In a fiber: of one that has none, which is made for each wait."""
+    """select() in a fiber, of a selector without a descriptor: one is made for each wait."""
     keys = selector.get_map().values()
     if not _HAS_ONE_FOR_MANY:
         reading = [key.fd for key in keys if key.events & EVENT_READ]
@@ -138,19 +138,19 @@ def select_by_keys(selector: Any, ask: Ask, timeout: float | None) -> Ready:
 
 
 class _WithDescriptor:
-    """A selector that the system gives a descriptor."""
+    """A selector that has a descriptor itself."""
 
     def select(self, timeout: float | None = None) -> Ready:
-        """Those that are ready, as the standard one's; the running fiber parks."""
+        """Return what is ready, as the standard method; the running fiber parks."""
         ask = partial(_theirs(super().select.__func__), self)  # type: ignore[misc]
         return select_by_descriptor(self, ask, timeout) if _may_park() else ask(timeout)
 
 
 class _WithoutDescriptor:
-    """A selector that has none."""
+    """A selector that has no descriptor itself."""
 
     def select(self, timeout: float | None = None) -> Ready:
-        """Those that are ready, as the standard one's; the running fiber parks."""
+        """Return what is ready, as the standard method; the running fiber parks."""
         ask = partial(_theirs(super().select.__func__), self)  # type: ignore[misc]
         return select_by_keys(self, ask, timeout) if _may_park() else ask(timeout)
 
@@ -159,7 +159,7 @@ class SelectSelector(_WithoutDescriptor, _standard.SelectSelector):
     """The standard SelectSelector, whose select() parks."""
 
 
-#: The best of them, as in the standard module.
+#: The best of these classes, as in the standard module.
 DefaultSelector: Any = SelectSelector
 
 if hasattr(_standard, "PollSelector"):
@@ -253,16 +253,16 @@ if hasattr(_select, "poll"):
             self._masks[_number(fd)] = eventmask
 
         def unregister(self, fd: FileDescriptorLike, /) -> None:
-            """Ask for nothing any more."""
+            """Stop asking for events."""
             self._poll.unregister(fd)
             del self._masks[_number(fd)]
 
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
-            """Those that are ready; ``timeout`` is in milliseconds, None or below 0: no limit."""
+            """Return what is ready; ``timeout`` is in milliseconds, None or below 0: no limit."""
             if not _may_park():
                 return _ask_poll(self._poll, timeout)
-            if timeout == 0:  # pools ask so whether a connection is still good
-                yield_now()  # but others ask so in a loop
+            if timeout == 0:  # a pool of connections checks one in this way
+                yield_now()  # but other programs do this in a loop
                 return self._ask()
             found = self._ask()
             if found:
@@ -288,7 +288,7 @@ if sys.platform == "linux":
     def poll_epoll(
         self: Any, timeout: float | None = None, maxevents: int = -1
     ) -> list[tuple[int, int]]:
-        """In a fiber: the poll() of a standard epoll object."""
+        """poll() of a standard epoll object, in a fiber."""
         seconds = None if timeout is None or timeout < 0 else timeout
         ask = partial(_theirs_poll, self, 0, maxevents)
         return _ask_until(ask, partial(wait_readable, self), seconds)
@@ -309,7 +309,7 @@ if sys.platform == "linux":
             self._epoll.close()
 
         def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-            """Those that are ready; ``timeout`` is in seconds, None or below 0: no limit."""
+            """Return what is ready; ``timeout`` is in seconds, None or below 0: no limit."""
             if _may_park():
                 return poll_epoll(self._epoll, timeout, maxevents)
             return _theirs_poll(self._epoll, timeout, maxevents)

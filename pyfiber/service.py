@@ -1,4 +1,4 @@
-"""What a service has beside its requests: background fibers, and functions for its start and end.
+"""Parts of a service besides its requests: background fibers, and functions for start and end.
 
 ::
 
@@ -13,7 +13,7 @@
 
 ``pyfiber.gunicorn.Worker`` and ``python -m pyfiber.wsgi`` call these functions, in the run that
 serves: those of the start before the first connection is accepted, those of the end after the last
-request. A program with a server of its own says where that is::
+request. A program that makes its own server marks the service with a block::
 
     with service.running(), wsgi.serve(app, "127.0.0.1", 8000) as server:
         server.wait()
@@ -52,7 +52,7 @@ _stops: list[Callable[[], object]] = []
 
 
 class _Service:
-    """One that is running: its fibers, and the functions for its end that it has got so far."""
+    """A running service: its background fibers, and the functions for its end so far."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -66,7 +66,7 @@ class _Service:
 
     def __enter__(self) -> None:
         self.stops.callback(_running.remove, self)
-        self.stops.callback(self._end_fibers)  # those that the functions below have started
+        self.stops.callback(self._end_fibers)  # after the functions below, which may start some
         for stop in _stops:
             self.stops.callback(stop)
         _running.append(self)
@@ -97,13 +97,13 @@ def _here() -> _Service | None:
 def background(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fiber[R]:
     """Start ``fn(*args, **kwargs)`` in a fiber that nothing waits for.
 
-    It is cancelled, so that its ``finally`` blocks run: in a service (see ``pyfiber.service``)
-    after the last request, in any other run when the main function and all fibers of ``spawn()``
-    have ended. A failure is logged, and ends nothing else. It is the same as
-    ``Fiber(fn, args, kwargs, daemon=True).start()``, which takes a name as well, but for a service,
-    which cancels it before its functions for the end are called.
+    The fiber is cancelled, so that its ``finally`` blocks run: in a service (see
+    ``pyfiber.service``) after the last request, in any other run when the main function and all
+    fibers of ``spawn()`` have ended. A failure is logged, and ends nothing else. This is the same
+    as ``Fiber(fn, args, kwargs, daemon=True).start()``, which takes a name as well, except that a
+    service cancels the fiber before it calls the functions for its end.
 
-    TypeError for a generator function or an async one; FiberError outside of a run.
+    Raises TypeError for a generator function or an async one, FiberError outside of a run.
     """
     fiber = Fiber(_check_function("background()", fn), args, kwargs, daemon=True).start()
     service = _here()
@@ -115,9 +115,9 @@ def background(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fibe
 def on_start(fn: F, /) -> F:
     """Call ``fn()`` when the service starts, before it accepts a connection; a decorator.
 
-    Functions are called in the order in which they were told, in the fiber that serves: they may
-    wait, and start fibers. An exception ends the service before it has begun. Told while the
-    service is running, a function is for the next one.
+    The functions are called in the order of their registration, in the fiber that serves: they may
+    wait, and start fibers. An exception ends the service before it has begun. A function that is
+    registered while the service is running is for the next one.
     """
     _starts.append(_check_function("on_start()", fn))
     return fn
@@ -126,10 +126,10 @@ def on_start(fn: F, /) -> F:
 def on_stop(fn: F, /) -> F:
     """Call ``fn()`` when the service ends, after the last request; a decorator.
 
-    Background fibers have ended by then. The function that was told last is called first, and each
-    of them, also when another one fails or the start has failed. A cancellation does not reach
-    them. Told while the service is running, in a function of its start, say, a function is for
-    this service only.
+    Background fibers have ended by then. The function that was registered last is called first, and
+    all are called, also when another one fails or the start has failed. A cancellation does not
+    reach them. A function that is registered while the service is running, in a function of its
+    start, say, is for this service only.
     """
     _check_function("on_stop()", fn)
     service = _here()
@@ -142,10 +142,10 @@ def on_stop(fn: F, /) -> F:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """The block is a service: call what ``on_start()`` and ``on_stop()`` were told around it.
+    """Call the ``on_start()`` functions, run the block as a service, call the ``on_stop()`` ones.
 
-    Its background fibers are cancelled and joined when the block has ended. FiberError outside of a
-    run, and in a run that has a service already.
+    The service's background fibers are cancelled and joined when the block has ended. Raises
+    FiberError outside of a run, and in a run that has a service already.
     """
     scheduler = current_scheduler()
     if _here() is not None:
@@ -157,11 +157,11 @@ def running() -> Iterator[None]:
 
 
 def until_stop(seconds: float | None = None, /) -> bool:
-    """Sleep for so many seconds; returns True, at once, when the service begins to stop.
+    """Sleep for so many seconds (None: no limit); return True, at once, when the service stops.
 
-    It is for requests that take long, such as streams of events, which would otherwise hold up the
-    end of the service until their time of grace is over. None: any number of seconds. Outside of a
-    service, but in a run, it sleeps and returns False.
+    Use this in requests that take long, such as streams of events, which would otherwise hold up
+    the end of the service until their time of grace is over. Outside of a service, but in a run,
+    this sleeps and returns False.
     """
     service = _here()
     if service is not None:
@@ -188,11 +188,11 @@ def end_others(reason: str, seconds: float, beat: Callable[[], object]) -> None:
     """
     me = current()
     end = now() + seconds
-    told: set[Fiber[Any]] = set()
+    cancelled: set[Fiber[Any]] = set()
     while others := [fiber for fiber in current_scheduler().fibers() if fiber is not me]:
         for fiber in others:
-            if fiber not in told:
-                told.add(fiber)
+            if fiber not in cancelled:
+                cancelled.add(fiber)
                 fiber.cancel(reason)
         left = end - now()
         if left <= 0:

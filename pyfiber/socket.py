@@ -1,7 +1,7 @@
 """The standard module ``socket``, whose calls park the running fiber.
 
 Every public name of the standard module is here. In a fiber of a run a call that would block parks
-that fiber, and others run; made anywhere else it does what the standard library does.
+that fiber, and others run; anywhere else it works as in the standard library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ else:
 
 _GLOBAL_DEFAULT_TIMEOUT: Any = _standard._GLOBAL_DEFAULT_TIMEOUT  # type: ignore[attr-defined]
 
-#: Bytes that sendfile() gives to the system at a time.
+#: Bytes that sendfile() passes to the system at a time.
 _AT_A_TIME = 2**30
 
 
@@ -71,15 +71,15 @@ def _pause(seconds: float) -> None:
 class socket(_Native):  # type: ignore[no-redef]
     """A ``socket.socket`` whose operations park the running fiber.
 
-    Its descriptor never blocks, whatever timeout is set: code that reads from the number itself
-    gets BlockingIOError. One fiber may read and one may write at a time, several only from
-    datagram sockets and listeners; more are refused with FiberError. When an exception ends
-    ``sendall()``, its attribute ``sent`` says how many bytes went.
+    The socket's descriptor never blocks, whatever timeout is set: code that reads from the number
+    itself gets BlockingIOError. One fiber may read and one may write at a time, several only from
+    datagram sockets and listeners; others get FiberError. When an exception ends ``sendall()``, its
+    attribute ``sent`` says how many bytes went.
     """
 
     __slots__ = ()
 
-    #: A Unix socket that is bound has a file; not so in a network in memory (pyfiber.testing).
+    #: Has a bound Unix socket a file? False in a network in memory (pyfiber.testing).
     _has_file = True
 
     def __init__(
@@ -89,26 +89,26 @@ class socket(_Native):  # type: ignore[no-redef]
         self._adopt()
 
     def listen(self, *backlog: int) -> None:
-        """As the standard one; several fibers may accept() then."""
+        """Listen as the standard method; several fibers may accept() then."""
         super().listen(*backlog)
         self._set_turns()
 
     def accept(self) -> tuple[socket, Any]:
-        """Wait for a connection: a new socket, and the address of its other end."""
+        """Wait for a connection; return a new socket, and the address of its other end."""
         return self._accept_as(socket)
 
     def bind(self, address: Any) -> None:
-        """As the standard one; a host's name is looked up."""
+        """Bind as the standard method; a host's name is looked up."""
         super().bind(self._resolved(address))
 
     def _resolved(self, address: Any) -> Any:
-        """With a number in place of a host's name: for the native methods, too."""
+        """Replace a host's name by its numeric address. The native methods call this, too."""
         return dns.resolved(self.family, address)
 
     def connect(self, address: Any) -> None:
         """Connect to the address; TimeoutError after the socket's timeout.
 
-        That is not for the look-up of a name: ``pyfiber.timeout()`` is.
+        The timeout does not limit the look-up of a name; ``pyfiber.timeout()`` does.
         """
         number = self._connect_in_time(address)
         if number:
@@ -119,13 +119,14 @@ class socket(_Native):  # type: ignore[no-redef]
         try:
             return self._connect_in_time(address)
         except TimeoutError:
-            return errno.EAGAIN  # as the standard one's
+            return errno.EAGAIN  # as the standard method
 
     def _connect_in_time(self, address: Any) -> int:
-        """The number of an error, or 0.
+        """Connect; return the number of an error, or 0.
 
-        The queue of a Unix socket's listener may be full. The system makes a blocking connect()
-        wait then; one that does not block is refused, and nothing tells when there is room.
+        The queue of a Unix socket's listener may be full. A blocking connect() would wait then, but
+        a non-blocking one fails, and the system does not report when there is room. So this tries
+        again after a pause.
         """
         number = self._connect(address)
         timeout = self.gettimeout()
@@ -143,7 +144,7 @@ class socket(_Native):  # type: ignore[no-redef]
         return number
 
     def dup(self) -> Self:
-        """A new socket of the same connection."""
+        """Return a new socket for the same connection."""
         twin = type(self)(self.family, self.type, self.proto, _dup(self.fileno()))
         twin.settimeout(self.gettimeout())
         return twin
@@ -153,7 +154,7 @@ class socket(_Native):  # type: ignore[no-redef]
         def _sendfile_use_sendfile(
             self, file: BinaryIO, offset: int = 0, count: int | None = None
         ) -> int:
-            """With the standard one's checks, fallback and end, but it parks."""
+            """Send as the standard method, with its checks, fallback and end, but park to wait."""
             self._check_sendfile_params(file, offset, count)
             if self.gettimeout() == 0:
                 raise ValueError("non-blocking sockets are not supported")
@@ -182,16 +183,16 @@ class socket(_Native):  # type: ignore[no-redef]
                 except BlockingIOError:
                     self._wait(True)
                 except OSError as exc:
-                    if first:  # not a file that the system can map, perhaps
+                    if first:  # perhaps the system cannot map the file
                         raise _standard._GiveupOnSendfile(exc) from None  # type: ignore[attr-defined]
                     raise
 
 
-_Ours: TypeAlias = socket  # which a type checker takes for the standard one here
+_Ours: TypeAlias = socket  # in this module type checkers take `socket` for the standard class
 
 
 def _taken_over(other: _standard.socket) -> _Ours:
-    """Ours instead of a standard socket, which has nothing any more."""
+    """A socket of this module with the descriptor of a standard one, which has none any more."""
     timeout = other.gettimeout()
     family, kind, proto = other.family, other.type, other.proto
     ours = _Ours(family, kind, proto, other.detach())
@@ -200,7 +201,7 @@ def _taken_over(other: _standard.socket) -> _Ours:
 
 
 def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ignore[no-redef]
-    """Two connected sockets."""
+    """Return two connected sockets."""
     if (network := _engine._network()) is not None:
         return network._socketpair(*args, **kwargs)  # type: ignore[no-any-return]
     left, right = _standard.socketpair(*args, **kwargs)
@@ -208,7 +209,7 @@ def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ign
 
 
 def fromfd(fd: int, family: int, type: int, proto: int = 0) -> socket:  # type: ignore[no-redef]
-    """A socket for a duplicate of the descriptor."""
+    """Return a socket for a duplicate of the descriptor."""
     ours = _Ours(family, type, proto, _dup(fd))
     return ours
 
@@ -216,12 +217,12 @@ def fromfd(fd: int, family: int, type: int, proto: int = 0) -> socket:  # type: 
 if hasattr(_standard, "fromshare"):
 
     def fromshare(info: bytes) -> socket:
-        """A socket that another process has shared."""
+        """Return a socket that another process has shared."""
         return socket(0, 0, 0, info)  # type: ignore[arg-type]
 
 
 def create_server(address: Any, **kwargs: Any) -> socket:  # type: ignore[no-redef]
-    """A listening TCP socket, bound to the address."""
+    """Return a listening TCP socket, bound to the address."""
     if (network := _engine._network()) is not None:
         return network._create_server(address, **kwargs)  # type: ignore[no-any-return]
     place = dns.resolved(kwargs.get("family", _standard.AF_INET), address)
@@ -237,7 +238,7 @@ def create_connection(  # type: ignore[no-redef]
     *,
     all_errors: bool = False,
 ) -> socket:
-    """A socket connected to the first address of the host that answers."""
+    """Return a socket connected to the first address of the host that answers."""
     failures: list[Exception] = []
     host, port = address
     for family, kind, proto, _, place in getaddrinfo(host, port, 0, _standard.SOCK_STREAM):
@@ -264,4 +265,4 @@ def create_connection(  # type: ignore[no-redef]
             raise ExceptionGroup("create_connection failed", failures)
         raise failures[-1] if failures else OSError("getaddrinfo returns an empty list")
     finally:
-        failures.clear()  # they would refer to each other for ever
+        failures.clear()  # the tracebacks of the failures refer to this frame

@@ -1,9 +1,10 @@
 """The standard module ``ssl``, whose connections park the running fiber.
 
-Every public name of the standard module is here. ``SSLContext.wrap_socket()`` of a socket of
-``pyfiber.socket`` gives an ``SSLSocket`` whose operations park when they are made in a fiber of a
-run; made anywhere else they do what the standard library does. A standard socket gives a standard
-``ssl.SSLSocket``. A standard context gives ours once its ``sslsocket_class`` is ``SSLSocket``.
+Every public name of the standard module is here. ``SSLContext.wrap_socket()`` makes a socket of
+``pyfiber.socket`` an ``SSLSocket`` whose operations park when they are made in a fiber of a run;
+anywhere else they work as in the standard library. A standard socket becomes a standard
+``ssl.SSLSocket``. A standard context makes an ``SSLSocket`` of this module once its
+``sslsocket_class`` is that.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ _GLOBAL_DEFAULT_TIMEOUT: Any = _standard._GLOBAL_DEFAULT_TIMEOUT  # type: ignore
 class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
     """An ``ssl.SSLSocket`` whose operations park the running fiber.
 
-    One fiber may read and one may write at a time; another one is refused with FiberError. A fiber
-    that reads takes from the system what there is: whoever waits for the socket by other means
-    asks ``pending()`` first. When an exception ends ``sendall()``, its attribute ``sent`` says how
-    many bytes went; some of those behind them may have gone as well, but are not sent twice when
-    the next call begins with them.
+    One fiber may read and one may write at a time; another one gets FiberError. A read takes from
+    the system all that has come: code that waits for the socket by other means must call
+    ``pending()`` first. When an exception ends ``sendall()``, its attribute ``sent`` says how many
+    bytes went; some of the bytes after them may have gone as well, but are not sent twice when the
+    next call begins with them.
     """
 
-    #: What has come behind the end of TLS, and is read as it is.
+    #: Bytes that came after the end of TLS, which are read as they are.
     _rest: bytes = b""
-    #: The other end was told that nothing more comes.
+    #: Has this end announced that it sends no more?
     _ended: bool = False
-    # The standard one's.
+    # Attributes of the standard class.
     _context: Any
     _session: Any
     _sslobj: Any
@@ -47,7 +48,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
     do_handshake_on_connect: bool
     suppress_ragged_eofs: bool
 
-    # The standard one's, whatever pyfiber.patch() puts into their place there.
+    # Methods of the standard class, bound here before pyfiber.patch() replaces them there.
     read = _standard.SSLSocket.read
     write = _standard.SSLSocket.write
     do_handshake = _standard.SSLSocket.do_handshake
@@ -81,7 +82,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         context: Any,
         session: Any,
     ) -> Any:
-        """The same for any kind of socket, whose descriptor is taken over."""
+        """Make an SSLSocket of any kind of socket, and take over its descriptor."""
         _check(sock, server_side, server_hostname, context, session)
         self: Any = cls.__new__(cls)
         self._take_over(sock)
@@ -102,7 +103,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         return self
 
     def _take_over(self, sock: Any) -> None:
-        """The descriptor is ours then, and ``sock`` has none any more."""
+        """Take over the descriptor of ``sock``, which has none any more afterwards."""
         rest = getattr(sock, "_rest", b"")
         timeout = sock.gettimeout()
         number = sock.fileno()
@@ -124,7 +125,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         return True
 
     def _begin(self) -> None:
-        """TLS on the connection, up to the end of the handshake unless that comes later."""
+        """Begin TLS on the connection, and shake hands unless that is to come later."""
         self._start()
         if self.do_handshake_on_connect:
             if self.gettimeout() == 0.0:
@@ -178,7 +179,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         return number
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """At most so many bytes; b"" at the end."""
+        """Receive at most ``buflen`` bytes; b"" at the end."""
         tls = self._sslobj
         if tls is None or flags != 0:
             return self._recv_plain(buflen, flags)
@@ -200,7 +201,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         return super().recv(buflen, flags)
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """How many bytes came."""
+        """Receive into ``buffer``; return the number of bytes."""
         if self._rest and self._sslobj is None and flags == 0:
             with memoryview(buffer) as view, view.cast("B") as there:
                 given = self._recv_plain(min(nbytes or len(there), len(there)), 0)
@@ -209,14 +210,14 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         return super().recv_into(buffer, nbytes, flags)
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """How many of the bytes went."""
+        """Send some of the bytes; return their number."""
         tls = self._sslobj
         if tls is None or flags != 0:
             return super().send(data, flags)
         return cast(int, tls.write(data))
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """All of the bytes."""
+        """Send all of the bytes."""
         tls = self._sslobj
         if tls is None or flags != 0:
             super().sendall(data, flags)
@@ -224,14 +225,14 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
             tls.write_all(data)
 
     def unwrap(self) -> Any:
-        """End TLS on both sides; what comes then is not encrypted."""
+        """End TLS on both sides; what comes afterwards is not encrypted."""
         tls = self._sslobj
         plain = super().unwrap()
         self._rest = tls.take_rest()
         return plain
 
     def shutdown(self, how: int) -> None:
-        """As the standard one's: this socket is a plain one then."""
+        """Shut down as the standard method: the socket does not use TLS any more."""
         tls = self._sslobj
         super().shutdown(how)
         if tls is not None:
@@ -243,7 +244,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         self._sslobj.end_write()
 
     def _say_end(self) -> None:
-        """The same, of a socket that is about to be closed: if that goes without waiting."""
+        """Send the end of TLS before the socket is closed, if that goes without waiting."""
         if self._sslobj is not None:
             self._sslobj.say_end()
 
@@ -253,7 +254,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
 
 
 def _check(sock: Any, server_side: bool, server_hostname: Any, context: Any, session: Any) -> None:
-    """The standard module's own checks."""
+    """Check the arguments as the standard module does."""
     if sock.getsockopt(SOL_SOCKET, SO_TYPE) != SOCK_STREAM:
         raise NotImplementedError("only stream sockets are supported")
     if server_side and server_hostname:
@@ -265,7 +266,7 @@ def _check(sock: Any, server_side: bool, server_hostname: Any, context: Any, ses
 
 
 def _refuse_data_of_a_lost_connection(sock: socket) -> None:
-    """Bytes that came before the handshake must not pass for what TLS has protected."""
+    """Raise SSLError if the lost connection has unread bytes: TLS has not protected these."""
     timeout = sock.gettimeout()
     sock.settimeout(0)
     try:
@@ -290,7 +291,7 @@ class SSLContext(_standard.SSLContext):  # type: ignore[no-redef]
 
 
 def _ours(context: _standard.SSLContext) -> SSLContext:
-    """A context made by the standard module, become one of ours."""
+    """Make a context of the standard module one of this module."""
     context.__class__ = SSLContext
     return context
 
@@ -302,7 +303,7 @@ def create_default_context(  # type: ignore[no-redef]
     capath: Any = None,
     cadata: Any = None,
 ) -> SSLContext:
-    """A context with the standard module's default settings, which are safe."""
+    """Return a context with the standard module's default settings, which are safe."""
     made = _standard.create_default_context(purpose, cafile=cafile, capath=capath, cadata=cadata)
     return _ours(made)
 
@@ -321,7 +322,7 @@ def get_server_certificate(  # type: ignore[no-redef]
     ca_certs: Any = None,
     timeout: float | None = _GLOBAL_DEFAULT_TIMEOUT,
 ) -> str:
-    """The certificate of the server there, in PEM; verified if ``ca_certs`` is given."""
+    """Return the certificate of the server at ``addr``, in PEM; ``ca_certs`` verify it if given."""
     required = _standard.CERT_NONE if ca_certs is None else _standard.CERT_REQUIRED
     context = _create_stdlib_context(ssl_version, cert_reqs=required, cafile=ca_certs)
     with (

@@ -1,9 +1,9 @@
 """The standard module ``subprocess``, whose calls park the running fiber.
 
 Every public name of the standard module is here. In a fiber of a run the waits of ``Popen``, of its
-pipes and of ``run()`` and its kin park that fiber, and others run; made anywhere else they do what
-the standard library does. On Windows a ``Popen`` has the standard library's pipes, whose own
-methods block; ``wait()``, ``communicate()`` and the functions park there, too.
+pipes and of ``run()`` and its kin park that fiber, and others run; anywhere else they work as in
+the standard library. On Windows a ``Popen`` has the standard library's pipes, whose own methods
+block; ``wait()``, ``communicate()`` and the functions park there, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyfiber._groups import gather
 if TYPE_CHECKING:
 
     class _Standard(_standard.Popen[Any]):
-        """With what a subclass has to know of it."""
+        """``subprocess.Popen`` with the private names that a subclass needs."""
 
         encoding: str | None
         errors: str | None
@@ -60,12 +60,12 @@ __all__ = [*_standard.__all__, "list2cmdline"]
 
 T = TypeVar("T")
 
-#: Pipes are no descriptors that a fiber could wait for: threads do.
+#: Do threads wait for pipes? On Windows a fiber cannot wait for a pipe's descriptor.
 _IN_THREADS = os.name == "nt"
 
 
 def _in_thread(fn: Callable[..., T], *args: Any) -> Future[T]:
-    """Start it in a thread of its own, since it may take for ever."""
+    """Call ``fn`` in a separate thread, since it may take for ever."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -80,9 +80,10 @@ def _in_thread(fn: Callable[..., T], *args: Any) -> Future[T]:
 
 @contextlib.contextmanager
 def _end_of(pid: int) -> Iterator[int]:
-    """A descriptor that is readable from the end of a child on.
+    """A descriptor that becomes readable when the child ends.
 
-    ProcessLookupError if the child is gone; another OSError where there are no such descriptors.
+    Raises ProcessLookupError if the child is gone, another OSError if there are no such
+    descriptors.
     """
     if hasattr(os, "pidfd_open"):
         number = os.pidfd_open(pid)
@@ -108,10 +109,10 @@ def _end_of(pid: int) -> Iterator[int]:
 class _Popen(_Standard):
     """A ``subprocess.Popen`` whose waits, and those of its pipes, park the running fiber.
 
-    A cancellation ends ``wait()`` and leaves the child alone; of ``communicate()``, as of
-    ``run()``, it kills the child and waits for its end, which is not cancelled. One fiber at a time
-    is in a pipe's file object: the next one waits, also to close it. A cancelled ``read()`` of
-    several pieces loses those that it had.
+    A cancellation of ``wait()`` leaves the child alone. A cancellation of ``communicate()`` or
+    ``run()`` kills the child and waits for its end, and that wait is not cancelled. One fiber at a
+    time may use a pipe's file object: the next one waits, also to close it. A cancelled ``read()``
+    that has read several pieces loses them.
     """
 
     _killed = False
@@ -142,7 +143,7 @@ class _Popen(_Standard):
                 on_failure.pop_all()
 
         def _execute_child(self, *args: Any) -> None:
-            # What the base class calls to start the child, when it has checked the arguments.
+            # The base class calls this to start the child, when it has checked the arguments.
             for name, end in self._ends.items():
                 setattr(self, name, self._file(end))
             super()._execute_child(*args)
@@ -162,14 +163,14 @@ class _Popen(_Standard):
             )
 
     def kill(self) -> None:
-        """As the standard one. A wait for the end of it is not cancelled: it does not last."""
+        """Kill the child. From now on a wait for its end is not cancelled, because it is short."""
         super().kill()
         self._killed = True
 
     # waiting for the end --------------------------------------------------------------------------
 
     def _wait(self, timeout: float | None) -> int:
-        # What wait() does, but for Ctrl-C.
+        # The base class's wait() calls this, and handles Ctrl-C itself.
         if not _may_park():
             return super()._wait(timeout)
         return wait_in_fiber(self, super()._wait, timeout)
@@ -177,7 +178,7 @@ class _Popen(_Standard):
     # communicating --------------------------------------------------------------------------------
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """As the standard one; but who is cancelled in it kills the child and waits for its end."""
+        """The standard method; but a cancellation kills the child and waits for its end."""
         both: tuple[Any, Any]
         try:
             if _IN_THREADS and _may_park():
@@ -188,14 +189,14 @@ class _Popen(_Standard):
             self.kill()
             self.wait()
             raise
-        except FiberExit:  # nothing parks any more
+        except FiberExit:  # the fiber cannot park any more
             self.kill()
             super()._wait(None)
             raise
         return both
 
     def _communicate(self, input: Any, endtime: Any, orig_timeout: Any) -> tuple[Any, Any]:
-        # What communicate() does when there are several pipes, or a timeout.
+        # The base class calls this when there are several pipes, or a timeout.
         if not _may_park():
             return super()._communicate(input, endtime, orig_timeout)
         self._begin(input)
@@ -221,12 +222,12 @@ class _Popen(_Standard):
                     self.stdin.close()
         self._save_input(input)
 
-    def _flush(self) -> None:  # as the standard one does by now
+    def _flush(self) -> None:  # as newer versions of the standard class do
         try:
             self.stdin.flush()  # type: ignore[union-attr]
         except BrokenPipeError:
             pass
-        except ValueError:  # it has been closed
+        except ValueError:  # perhaps the file has been closed
             if not self.stdin.closed:  # type: ignore[union-attr]
                 raise
 
@@ -253,17 +254,17 @@ class _Popen(_Standard):
 
 
 def _time_left(endtime: float | None) -> float | None:
-    # By the standard one's clock, and not by its method, which 3.15 has no more.
+    # By the clock of the standard class, and not by its method, which is gone in Python 3.15.
     return None if endtime is None else max(endtime - time.monotonic(), 0)
 
 
-# waiting for the end, also of the standard one's objects ------------------------------------------
+# waiting for the end, also of a standard Popen ----------------------------------------------------
 
 Ask = Callable[[float | None], int]
 
 
 def wait_in_fiber(process: Any, ask: Ask, timeout: float | None) -> int:
-    """``_wait()`` in a fiber, by the standard one, which is ``ask``."""
+    """``Popen._wait()`` in a fiber. ``ask`` is the standard method of ``process``."""
     if not _has_ended(ask):
         killed = getattr(process, "_killed", False)
         with shield() if killed else contextlib.nullcontext():
@@ -282,7 +283,7 @@ def _has_ended(ask: Ask) -> bool:
 
 def _park(process: Any, ask: Ask, timeout: float | None) -> None:
     if timeout is not None and timeout <= 0:
-        yield_now()  # programs ask in loops
+        yield_now()  # programs ask in loops, in which other fibers must get their turns
     else:
         with move_on_after(timeout):
             _park_until_end(process, ask)
@@ -296,16 +297,16 @@ def _park_until_end(process: Any, ask: Ask) -> None:
         with _end_of(process.pid) as number:
             wait_readable(number)
     except ProcessLookupError:
-        pass  # somebody else has waited for it, or nobody need
+        pass  # another call has waited for the child, or none need
     except OSError:  # the system has no such descriptor, or none left
         by_thread = getattr(process, "_by_thread", None) or _in_thread(ask, None)
         process._by_thread = by_thread
         await_future(by_thread)
-    ask(None)  # at once; another thread may be about to do the same
+    ask(None)  # returns at once; another thread may be about to do the same
 
 
 def _drain(file: Any, chunks: list[bytes]) -> None:
-    """What is in the buffer of the file object, and then what comes."""
+    """Read what is in the file object's buffer, then all that comes, and close the file object."""
     binary = getattr(file, "buffer", file)
     read = getattr(binary, "read1", binary.read)
     while data := read(_pipes.AT_A_TIME):
@@ -314,7 +315,7 @@ def _drain(file: Any, chunks: list[bytes]) -> None:
 
 
 def _make_pipe(name: str, size: Any) -> tuple[int, _pipes.Pipe]:
-    """The child's end and ours."""
+    """Make a pipe; return the child's descriptor and this process's Pipe."""
     reader, writer = os.pipe()
     if isinstance(size, int) and size > 0:
         _set_size(writer, size)
@@ -334,12 +335,12 @@ def _set_size(pipe: int, size: int) -> None:
 
 _Popen.__name__ = _Popen.__qualname__ = "Popen"
 
-#: What the functions find when they name Popen, or each other.
+#: The globals of the standard functions below: they find this module's Popen, and each other.
 _names: dict[str, Any] = {**vars(_standard), "__name__": __name__, "Popen": _Popen}
 
 
 def _with_our_names(theirs: FunctionType) -> FunctionType:
-    """The standard function itself, but it finds our names where it looks for its module's."""
+    """A copy of a standard function that looks its globals up in `_names`."""
     ours = FunctionType(
         theirs.__code__, _names, theirs.__name__, theirs.__defaults__, theirs.__closure__
     )
@@ -348,7 +349,7 @@ def _with_our_names(theirs: FunctionType) -> FunctionType:
     return ours
 
 
-if not TYPE_CHECKING:  # whose types are the standard module's
+if not TYPE_CHECKING:  # type checkers use the standard module's names
     Popen = _Popen
     for _name in ("run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"):
         _names[_name] = globals()[_name] = _with_our_names(getattr(_standard, _name))

@@ -1,7 +1,8 @@
-"""More of threads and futures than ``to_thread()``, ``from_thread()`` and ``await_future()``.
+"""Threads and futures, beyond ``to_thread()``, ``from_thread()`` and ``await_future()``.
 
-How many threads work at a time, a thread for objects that belong to one, the way into a run from
-threads that the program has started itself, and an executor that runs its calls in fibers.
+A limit for threads that work at a time, a thread for objects that belong to one thread, the way
+into a run from threads that the program has started itself, and an executor that runs its calls in
+fibers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* The yardsticks: the least that a switch of stacks can do on x86-64 under the
  * System V ABI.  bare_switch keeps the six registers that a called function
- * must keep, and the stack pointer; bare_switch_fp the floating-point control
- * words as well, which the ABI also asks for.  Both return by `ret`.
+ * must keep, and the stack pointer.  bare_switch_fp also keeps the
+ * floating-point control words, as the ABI demands.  Both return by `ret`.
  *
  *     void bare_switch(void **from, void *to);
  *     void bare_switch_fp(void **from, void *to);

@@ -1,5 +1,5 @@
-/* An echo server as one writes it in C: one thread, level-triggered epoll, for
- * each message one recv into one buffer and one send.
+/* An echo server as one would write it in C: one thread, level-triggered
+ * epoll, and for each message one recv and one send with the same buffer.
  *
  *     echo_epoll [CERTIFICATE-AND-KEY.pem]
  *
@@ -19,8 +19,8 @@
 #define EVENTS 1024
 #define BACKLOG 4096
 
-/* A connection.  `rest` is what the peer was too slow to take: while there is
- * some nothing more is read. */
+/* A connection.  `rest` has the bytes that the peer was too slow to take;
+ * while there are any, the server reads nothing more. */
 typedef struct client {
     stream stream;
     char *rest;
@@ -30,7 +30,7 @@ typedef struct client {
 typedef struct server {
     int epoll;
     int listener;
-    void *tls; /* the context, NULL without TLS */
+    void *tls; /* the TLS context, or NULL */
     char buffer[64 * 1024];
 } server;
 
@@ -42,7 +42,7 @@ listen_somewhere(void)
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     int one = 1;
-    /* connections inherit it */
+    /* Connections inherit this option. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&address, size) < 0 ||
         listen(fd, BACKLOG) < 0 ||
@@ -88,7 +88,7 @@ hang_up(client *c)
     free(c);
 }
 
-/* Keep what could not be sent until the peer reads. */
+/* Keeps the bytes that could not be sent until the peer reads. */
 static void
 keep_rest(server *s, client *c, const char *data, size_t size)
 {
@@ -100,7 +100,8 @@ keep_rest(server *s, client *c, const char *data, size_t size)
     watch(s, EPOLL_CTL_MOD, c, EPOLLOUT);
 }
 
-/* Send all of it or keep the rest: 0; -1 if the connection is gone. */
+/* Sends the data or keeps the rest.  Returns 0, or -1 if the connection is
+ * gone. */
 static int
 answer(server *s, client *c, const char *data, size_t size)
 {

@@ -1,5 +1,5 @@
-/* Latencies in a table of fixed size: a power of two is cut into 64 parts, so
- * that a value is known to 1.6 %. */
+/* Counts latencies in a table of fixed size.  Each power of two is cut into 64
+ * parts, so that a value is known to 1.6 %. */
 #ifndef BENCH_HISTOGRAM_H
 #define BENCH_HISTOGRAM_H
 
@@ -23,7 +23,7 @@ histogram_slot(uint64_t value)
     return (shift << PARTS_BITS) + (unsigned)(value >> shift);
 }
 
-/* The smallest value of a slot. */
+/* Returns the smallest value of a slot. */
 static inline uint64_t
 histogram_value(unsigned slot)
 {
@@ -42,7 +42,7 @@ histogram_add(histogram *h, uint64_t value)
         h->largest = value;
 }
 
-/* The value that this part of all values, 0 to 1, does not exceed. */
+/* Returns the value that `part` (0 to 1) of all values do not exceed. */
 static inline uint64_t
 histogram_quantile(const histogram *h, double part)
 {

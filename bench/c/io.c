@@ -57,7 +57,7 @@ new_context(const SSL_METHOD *method)
     SSL_CTX *context = SSL_CTX_new(method);
     if (context == NULL)
         die_of_tls("no TLS context");
-    /* The header of a record and its body in one system call. */
+    /* Reads the header of a record and its body by one system call. */
     SSL_CTX_set_read_ahead(context, 1);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE |
                                   SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -107,7 +107,7 @@ tls_accept(stream *s, void *context)
     SSL_set_accept_state(tls_over(s, context));
 }
 
-/* The result of SSL_read or SSL_write as recv and send would tell it. */
+/* Converts the result of SSL_read or SSL_write to that of recv or send. */
 static ssize_t
 as_of_socket(SSL *tls, int result)
 {

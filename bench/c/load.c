@@ -1,23 +1,24 @@
-/* The load generator, the same for every server: a number of connections, each
- * of which sends a message, waits until all of it has come back, and sends the
- * next.  With --short each message has a connection of its own.
+/* The load generator, the same for every server.  Each of its connections
+ * sends a message, waits until the whole answer has come back, and sends the
+ * next one.  With --short each message has a new connection.
  *
  *     load --port N [--connections N] [--size BYTES] [--messages N]
  *          [--seconds S] [--warm-up N] [--pid SERVER] [--tls CERTIFICATE]
  *          [--short] [--message TEXT --answer TEXT [--tail BYTES]]
  *
- * A message is so many bytes that must come back as they are, or a text that
- * must be answered with another one, or with one of the same size whose last
- * bytes are the same: what is before them may have a date in it.
+ * A message is --size bytes that must come back unchanged, or TEXT that must
+ * be answered with --answer.  With --tail the answer must have the same size,
+ * but only its last BYTES must be the same, since there may be a date before
+ * them.
  *
- * It connects, does the warm-up, prints "ready" and waits for a line on
- * standard input.  Then it measures, until so many messages are done or so
- * many seconds are over, and prints what it found as a line of JSON.  The
- * connections stay open until standard input is closed.
+ * The program connects, does the warm-up, prints "ready" and waits for a line
+ * on standard input.  Then it measures until --messages are done or --seconds
+ * are over, and prints the results as a line of JSON.  The connections stay
+ * open until standard input is closed.
  *
- * The time of the server on a processor is read from the kernel's clock of
- * that process, in nanoseconds, right before the first message and right after
- * the last one. */
+ * The kernel's clock of the server process gives its time on processors, in
+ * nanoseconds.  The program reads that clock right before the first message
+ * and right after the last one. */
 #include "io.h"
 #include "histogram.h"
 
@@ -37,16 +38,16 @@
 
 #define EVENTS 1024
 #define NANOSECONDS 1000000000
-#define STEP 100      /* ms: so often the clock is looked at at least */
-#define PATIENCE 20.0 /* s without any message done: the server hangs */
+#define STEP 100      /* ms between looks at the clock, at most */
+#define PATIENCE 20.0 /* s without a message done: the server hangs */
 
 typedef struct options {
     int port;
     int connections;
-    size_t size; /* of a message that comes back */
+    size_t size; /* of a message that must come back */
     const char *message;
     const char *answer;
-    size_t tail; /* of the answer; 0: all of it */
+    size_t tail; /* bytes that are compared; 0: the whole answer */
     int64_t messages;
     int64_t warm_up;
     double seconds;
@@ -55,11 +56,11 @@ typedef struct options {
     int short_lived;
 } options;
 
-/* A connection, or with --short the place of one after the other. */
+/* A connection; with --short, the place of one connection after the other. */
 typedef struct connection {
     stream stream;
     size_t sent;     /* of the message under way */
-    size_t received; /* of the answer to it */
+    size_t received; /* of its answer */
     int64_t began;
     int waits_to_send;
 } connection;
@@ -72,7 +73,7 @@ typedef struct load {
     const char *answer;
     size_t message_size;
     size_t answer_size;
-    size_t head; /* bytes of the answer that may be others */
+    size_t head; /* bytes of the answer that may differ */
     char *buffer;
     connection *connections;
     int64_t started;
@@ -85,7 +86,8 @@ typedef struct load {
 /* --- Connections ------------------------------------------------------- */
 
 /* The system has some 28,000 ports for connections from one address to one
- * other.  So many use an address of their own each time: 127.0.0.1, .2, ... */
+ * other.  So each group of so
+ * many connections uses another address: 127.0.0.1, 127.0.0.2, ... */
 #define FROM_ONE_ADDRESS 20000
 
 static void
@@ -127,8 +129,8 @@ watch(load *l, connection *c, int operation)
         die("epoll_ctl");
 }
 
-/* On loopback the kernel has connected before connect() returns, so it may
- * block; a handshake waits for the server. */
+/* On loopback the kernel has connected when connect() returns, so the call may
+ * block.  A TLS handshake waits for the server. */
 static void
 open_connection(load *l, connection *c)
 {
@@ -186,7 +188,7 @@ end_message(load *l, connection *c)
     begin_message(l, c);
 }
 
-/* So many bytes in the buffer are what the answer has from that place on. */
+/* Whether the buffer has the `size` bytes that the answer has from `at` on. */
 static int
 is_as_expected(const load *l, size_t at, size_t size)
 {
@@ -195,7 +197,7 @@ is_as_expected(const load *l, size_t at, size_t size)
            memcmp(l->buffer + skip, l->answer + at + skip, size - skip) == 0;
 }
 
-/* One read: 1 if there may be more to read. */
+/* Reads once; returns 1 if there may be more to read. */
 static int
 read_some(load *l, connection *c)
 {
@@ -235,7 +237,7 @@ look_at_clock(load *l, int64_t *last_done, int64_t *last_time)
 {
     int64_t now = monotonic_ns();
     if (now > l->deadline)
-        l->total = l->started; /* what is under way is still waited for */
+        l->total = l->started; /* but wait for messages under way */
     if (l->done != *last_done) {
         *last_done = l->done;
         *last_time = now;
@@ -266,7 +268,7 @@ run(load *l, int64_t messages, double seconds)
     }
 }
 
-/* The time that the server has spent on processors so far. */
+/* Returns the time that the server has spent on processors (ns). */
 static int64_t
 server_time(pid_t pid)
 {
@@ -352,7 +354,7 @@ parse(int argc, char **argv)
     return o;
 }
 
-/* A message that comes back. */
+/* Returns the bytes of a message that must come back. */
 static const char *
 pattern(size_t size)
 {

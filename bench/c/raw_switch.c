@@ -1,17 +1,18 @@
-/* One context switch in C, without Python: the engine's beside the least that
- * is possible, the C library's and, where its library is found, Boost's.
+/* Times one context switch in C, without Python: the engine's, bare assembly
+ * (the least that is possible), the C library's and, where its library is
+ * found, Boost's.
  *
  *     make -C bench/c run
- *     raw_switch SUBJECT RING SWITCHES     prints the nanoseconds of one
+ *     raw_switch SUBJECT RING SWITCHES     prints the nanoseconds of a switch
  *
- * A ring of contexts, the main one among them, pass control each to the next;
- * a ring of two is a ping-pong.  All members run the same loop, the main one
- * counts its rounds down, and the others are abandoned where they are.  So each
- * subject has one return address, whose prediction is right, as in a program
- * whose fibers all wait in one function.
+ * The contexts of a ring, the main one among them, pass control each to the
+ * next; a ring of two is a ping-pong.  All members run the same loop.  The
+ * main one counts its rounds; the others are abandoned at the end.  So each
+ * subject has one return address, which the processor predicts rightly, as in
+ * a program whose fibers all wait in one function.
  *
- * All subjects take turns and the best of a few repetitions counts, so that a
- * busy moment of the machine meets all alike.
+ * The subjects take turns and the best of a few repetitions counts, so that a
+ * busy moment of the machine affects all of them.
  */
 #include <limits.h>
 #include <stdint.h>
@@ -31,8 +32,8 @@
 
 static char *stacks[RING_MAX];
 
-/* The ring being measured.  Member 0 is the main context; the others are
- * entered in order, so each learns its number from how many came before. */
+/* The measured ring.  Member 0 is the main context.  The others are entered in
+ * order, so each gets its number by counting the earlier ones. */
 static int members;
 static int entered;
 
@@ -149,7 +150,8 @@ bare_fp_member(void)
     bare_fp_run(enter(), LONG_MAX);
 }
 
-/* A first frame: registers of no meaning and the function to return into. */
+/* Writes a first frame: registers of no meaning, and the function to return
+ * into. */
 static uintptr_t *
 first_frame(char *stack, void (*function)(void))
 {
@@ -182,7 +184,8 @@ bare_fp_prepare(void)
 
 #endif
 
-/* Boost.Context: the jump hands a pointer over, here the caller's own slot. */
+/* Boost.Context: the jump passes a pointer, here the address of the caller's
+ * slot. */
 
 #if defined(HAVE_FCONTEXT)
 
@@ -196,8 +199,9 @@ void *make_fcontext(void *top, size_t size, void (*function)(transfer_t));
 
 static void *boost[RING_MAX];
 
-/* Whoever jumped here is told where it was suspended by the one it jumped
- * to; `data` says whose slot that is. */
+/* A jump returns the context that jumped here, at the place where it is
+ * suspended; `data` is the address of that context's slot, which must be
+ * updated. */
 NOT_INLINED void
 boost_run(int self, long rounds)
 {
@@ -256,7 +260,7 @@ now(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* Nanoseconds for one switch. */
+/* Returns the nanoseconds of one switch. */
 static double
 measure(const subject *s, int ring, long switches)
 {
@@ -264,7 +268,7 @@ measure(const subject *s, int ring, long switches)
     members = ring;
     entered = 0;
     s->prepare();
-    s->run(0, 1); /* every member has been entered */
+    s->run(0, 1); /* so that every member has been entered */
     double start = now();
     s->run(0, rounds);
     return (now() - start) / (double)(rounds * ring);
@@ -308,7 +312,8 @@ int
 main(int argc, char **argv)
 {
     for (int i = 0; i < RING_MAX; i++) {
-        /* Tops of different colour: equal ones would share cache sets. */
+        /* Tops at different offsets in a page: equal ones would share cache
+         * sets. */
         char *memory = aligned_alloc(4096, STACK_SIZE + 4096);
         if (memory == NULL) {
             return EXIT_FAILURE;

@@ -1,5 +1,5 @@
-// Very many goroutines that wait, two calls deep, on one thread; then they end in random order.
-// Prints what the process gained while they waited, and the time for each: see
+// Starts very many goroutines that wait, two calls deep, on one thread, and ends them in random order.
+// Prints how much memory the process gained while they waited, and the time for each. See
 // bench/rows/parked.py, which does the same in Python.
 //
 //	parked park|sleep|queue|recv COUNT
@@ -37,7 +37,7 @@ func check(err error) {
 	}
 }
 
-// Resident pages and the page tables that map them, in bytes.
+// memory returns the bytes of resident pages and of the page tables that map them.
 func memory() int64 {
 	file, err := os.Open("/proc/self/status")
 	check(err)
@@ -65,7 +65,7 @@ func pair() (net.Conn, int) {
 	return conn, ends[1]
 }
 
-// What each waits with, and what wakes the one with that number.
+// ways returns a function that makes the wait of goroutine i, and one that wakes goroutine i.
 func ways(kind string, count int) (func(i int) func(), func(i int)) {
 	switch kind {
 	case "park":

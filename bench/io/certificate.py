@@ -1,4 +1,4 @@
-"""A key and a certificate of its own for 127.0.0.1, made for one measurement."""
+"""Makes a new key and certificate for 127.0.0.1 for each measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..model import Unavailable
 
 
 def make_certificate(directory: Path) -> Path:
-    """A file with a new private key and its self-signed certificate."""
+    """Return a file with a new private key and its self-signed certificate."""
     openssl = shutil.which("openssl")
     if openssl is None:
         raise Unavailable("needs the openssl command to make a certificate")

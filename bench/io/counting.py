@@ -36,7 +36,7 @@ def perf_is_permitted() -> bool:
 
 
 def count_calls(pid: int, work: Work[Found]) -> tuple[int, Found]:
-    """How many system calls a process makes while the work is done here."""
+    """Do the work; return how many system calls the process made meanwhile, and the result."""
     with TemporaryDirectory() as directory:
         file = Path(directory, "counts")
         if perf_is_permitted():
@@ -47,7 +47,7 @@ def count_calls(pid: int, work: Work[Found]) -> tuple[int, Found]:
 
 
 def under_perf(pid: int, file: Path, work: Work[Found]) -> tuple[int, Found]:
-    """perf counts while `cat` runs, which answers once the counter is on and ends when told."""
+    """Count with perf while `cat` runs: its answer shows that perf counts, end of input ends it."""
     command = ["perf", "stat", "-x", ",", "-o", str(file), "-e", EVENT, "-p", str(pid), "cat"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -62,12 +62,12 @@ def under_perf(pid: int, file: Path, work: Work[Found]) -> tuple[int, Found]:
 
 
 def perf_total(text: str) -> int:
-    """The count in what perf wrote: `71,,raw_syscalls:sys_enter,...` below comments."""
+    """The count in perf's output: `71,,raw_syscalls:sys_enter,...` below comments."""
     return next(int(line.split(",")[0]) for line in text.splitlines() if EVENT in line)
 
 
 def under_strace(pid: int, file: Path, work: Work[Found]) -> tuple[int, Found]:
-    """strace counts from when it has stopped every thread until it is interrupted."""
+    """Count with strace, from when it has attached to every thread until it is interrupted."""
     command = ["strace", "-c", "-f", "-q", "-o", str(file), "-p", str(pid)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as strace:
         try:
@@ -85,7 +85,7 @@ def is_traced(task: Path) -> bool:
 
 
 def wait_until_traced(pid: int, strace: subprocess.Popen[bytes]) -> None:
-    """Until strace has every thread of the process."""
+    """Wait until strace has attached to every thread of the process."""
     end = time.monotonic() + PATIENCE
     while not all(is_traced(task) for task in Path(f"/proc/{pid}/task").iterdir()):
         if strace.poll() is not None or time.monotonic() > end:

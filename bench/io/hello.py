@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as a server needs that says hello: requests without a body, by hand."""
+"""Parses as much HTTP/1.1 as a hello server needs: requests without a body."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def respond(head: bytes) -> bytes:
 
 
 class Requests:
-    """What has come on a connection and is not answered yet."""
+    """The bytes of a connection that are not answered yet."""
 
     def __init__(self) -> None:
         self.rest = b""
 
     def answers(self, data: bytes) -> bytes:
-        """The answers to all requests that are whole now."""
+        """The answers to all requests that are complete with these data."""
         data = self.rest + data
         answers = b""
         while (end := data.find(END)) >= 0:

@@ -1,4 +1,7 @@
-"""What the rows of input and output measure. A server and its load are new for each sample."""
+"""The measurements of the rows of input and output.
+
+Each sample starts a new server and a new load generator.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from .counting import count_calls
 from .processes import Load, loading, require_descriptors, server
 from .subjects import Subject
 
-#: Seconds that idle connections have waited when memory is read: a server may tidy up.
+#: Seconds between the last message and reading the memory, so that a server may tidy up.
 REST = 5.0
 
-#: Makes the load for a number of messages.
+#: A function that makes the load for a number of messages.
 LoadOf = Callable[[int], Load]
 
 
 def details(found: dict[str, float]) -> dict[str, float]:
-    """What else the load generator says of a run."""
+    """The details that the load generator reports of a run."""
     seconds = found["wall_ns"] / 1e9
     return {
         "messages_per_s": found["messages"] / seconds,
@@ -30,7 +33,7 @@ def details(found: dict[str, float]) -> dict[str, float]:
 
 
 def server_time(subject: Subject, load: Load, *, tls: bool = False) -> Sample:
-    """Nanoseconds of the server on a processor."""
+    """Measure the server's time on processors, in nanoseconds a message."""
     require_descriptors(load.connections)
     with server(subject, tls=tls) as running, loading(load, running) as generator:
         found = generator.measure()
@@ -38,7 +41,7 @@ def server_time(subject: Subject, load: Load, *, tls: bool = False) -> Sample:
 
 
 def time_beside_computing(subject: Subject, load: Load) -> Sample:
-    """Nanoseconds that go by, a message at a time, while another thread computes."""
+    """Measure the wall-clock time of a message while another thread of the server computes."""
     require_descriptors(load.connections)
     with server(subject, compute=True) as running, loading(load, running) as generator:
         found = generator.measure()
@@ -46,7 +49,7 @@ def time_beside_computing(subject: Subject, load: Load) -> Sample:
 
 
 def system_calls(subject: Subject, load: Load) -> Sample:
-    """System calls of the server."""
+    """Count the system calls of the server."""
     require_descriptors(load.connections)
     with server(subject) as running, loading(load, running) as generator:
         calls, found = count_calls(running.pid, generator.measure)
@@ -54,7 +57,7 @@ def system_calls(subject: Subject, load: Load) -> Sample:
 
 
 def idle_memory(subject: Subject, load: Load) -> Sample:
-    """What the server's memory has grown by, some time after each connection's message."""
+    """Measure the growth of the server's memory, some time after each connection's message."""
     load = replace(load, messages=0, warm_up=load.connections)
     require_descriptors(load.connections)
     with server(subject) as running:

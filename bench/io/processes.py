@@ -1,4 +1,4 @@
-"""Starts a server, starts the load, and ends both whatever happens."""
+"""Starts a server and its load, and ends both whatever happens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .subjects import ECHO, HTTP, WSGI, C, Subject
 SPARE_DESCRIPTORS = 100
 #: Seconds until a process that does not answer is given up.
 PATIENCE = 60.0
-#: A message to a server, and what its answer ends with.
+#: A message to a server, and the end of the answer to it.
 Exchange = tuple[bytes, bytes]
 EXCHANGES: dict[str, Exchange] = {
     ECHO: (b"is anybody there?", b"is anybody there?"),
@@ -70,7 +70,7 @@ def require_descriptors(connections: int) -> None:
 
 @contextmanager
 def process(command: Sequence[str]) -> Iterator[tuple[Lines, IO[bytes]]]:
-    """A process that talks in lines, and the file of its complaints; killed at the end."""
+    """Run a process that talks in lines; yields it and the file of its errors, and kills it."""
     with TemporaryFile() as errors:
         child = subprocess.Popen(
             command,
@@ -98,7 +98,7 @@ def next_line(child: Lines, errors: IO[bytes]) -> str:
 
 
 def last_words(errors: IO[bytes]) -> str:
-    """The last line of a process's complaints."""
+    """The last line of a process's errors."""
     errors.seek(0)
     lines = errors.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
@@ -109,19 +109,19 @@ def last_words(errors: IO[bytes]) -> str:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     process: Lines
     port: int
     certificate: Path | None
     speaks: str
-    #: The process that serves.
+    #: The id of the process that serves.
     pid: int
-    #: How it answers, as a whole.
+    #: A complete answer of the server.
     answer: bytes = b""
 
     def open(self) -> socket.socket:
-        """A connection to it, blocking."""
+        """Open a blocking connection to the server."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         if self.certificate is None:
             return plain
@@ -130,7 +130,7 @@ class Server:
 
 
 def server_command(subject: Subject, certificate: Path | None, compute: bool) -> list[str]:
-    """How to start a server."""
+    """The command that starts a server."""
     if subject.name == C:
         return [str(programs.build(programs.ECHO)), *([str(certificate)] if certificate else [])]
     command = [sys.executable, "-m", "bench.io.serve", subject.name]
@@ -143,7 +143,7 @@ def server_command(subject: Subject, certificate: Path | None, compute: bool) ->
 
 @contextmanager
 def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Iterator[Server]:
-    """The server in a process of its own, which has answered once."""
+    """Run a server in a new process; yields it once it has answered a message."""
     require(subject, tls=tls)
     with ExitStack() as stack:
         certificate = None
@@ -158,16 +158,16 @@ def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Ite
 
 
 def worker_of(pid: int) -> int:
-    """The process that serves: the child of one that watches over it, if there is one."""
+    """The process that serves: the child of `pid` if `pid` is a supervisor, else `pid`."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(children[0]) if children else pid
 
 
 def greet(running: Server, errors: IO[bytes]) -> bytes:
-    """One message on a connection that then ends, and what is answered.
+    """Send one message on a connection, close it, and return the answer.
 
-    Not only to see that it works: the first connection that ends makes asyncio's reading much
-    faster, because malloc then keeps the large buffer that it allocates for each read.
+    This shows that the server works, and makes asyncio's later reads much faster: after the
+    first connection has ended, malloc keeps the large buffer that asyncio allocates for each read.
     """
     message, expected = EXCHANGES[running.speaks]
     try:
@@ -183,7 +183,7 @@ def greet(running: Server, errors: IO[bytes]) -> bytes:
 
 
 def answer_to(message: bytes, expected: bytes, running: Server) -> bytes:
-    """What a server sends back, up to the end that is expected."""
+    """Send a message; return the answer up to the expected end."""
     answer = b""
     with running.open() as connection:
         connection.sendall(message)
@@ -197,17 +197,17 @@ def answer_to(message: bytes, expected: bytes, running: Server) -> bytes:
 
 @dataclass(frozen=True)
 class Load:
-    """What a server has to do."""
+    """The work that a server has to do."""
 
     connections: int = 1
     messages: int = 0
-    #: Of a message, where it is not an HTTP request.
+    #: Bytes of a message that is not an HTTP request.
     size: int = 128
-    #: At most so long, if the messages are not done before.
+    #: The run ends after so many seconds if the messages are not done before.
     seconds: float = 20.0
-    #: Messages before the measurement begins.
+    #: How many messages are sent before the measurement begins.
     warm_up: int = 0
-    #: A connection for each message.
+    #: Open a connection for each message.
     short: bool = False
 
 
@@ -219,7 +219,7 @@ class RunningLoad:
     errors: IO[bytes]
 
     def measure(self) -> dict[str, Any]:
-        """Let it send its messages, and wait for what it has to say."""
+        """Let the generator send its messages; return its report."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -228,7 +228,7 @@ class RunningLoad:
 
 
 def load_command(load: Load, running: Server) -> list[str]:
-    """How to start the load generator."""
+    """The command that starts the load generator."""
     command = [
         str(programs.build(programs.LOAD)),
         *("--port", str(running.port), "--pid", str(running.pid)),
@@ -248,7 +248,7 @@ def load_command(load: Load, running: Server) -> list[str]:
 
 @contextmanager
 def loading(load: Load, running: Server) -> Iterator[RunningLoad]:
-    """The load in a process of its own, ready to begin; its connections stay open till the end."""
+    """Run a load generator that is ready to begin; its connections stay open until the end."""
     with process(load_command(load, running)) as (child, errors):
         ready = next_line(child, errors)
         assert ready == "ready", ready

@@ -23,19 +23,19 @@ GOROUTINES = "parked_go"
 
 
 def require(command: str, what: str) -> None:
-    """Refuse what needs a command that is not there."""
+    """Raise Unavailable if a command is missing."""
     if shutil.which(command) is None:
         raise Unavailable(f"needs {what}")
 
 
 def require_compiler() -> None:
-    """Refuse what must be built where it cannot be: $CC is the compiler, or the system's."""
+    """Raise Unavailable without a compiler ($CC, or the system's) or make."""
     require((shlex.split(os.environ.get("CC", "")) or ["cc"])[0], "a C compiler")
     require("make", "make")
 
 
 def require_tls() -> None:
-    """Refuse what needs TLS where the programs cannot speak it."""
+    """Raise Unavailable without a compiler or OpenSSL's headers, which TLS needs."""
     require_compiler()
     text = "#include <openssl/ssl.h>\n"
     command = [*(shlex.split(os.environ.get("CC", "")) or ["cc"]), "-E", "-x", "c", "-"]
@@ -56,7 +56,7 @@ def alone() -> Iterator[None]:
 
 
 def build(name: str) -> Path:
-    """The program, built by make if its sources are newer than it is."""
+    """Return the program; make builds it if its sources are newer."""
     require_compiler()
     if name == GOROUTINES:
         require("go", "Go")

@@ -1,9 +1,9 @@
-"""The process of a server that is written in Python.
+"""Runs a server that is written in Python.
 
     python -m bench.io.serve SUBJECT [--speaks http|wsgi] [--certificate FILE] [--compute]
 
-It prints the port on which it listens at 127.0.0.1 and serves until it is killed. With --compute a
-thread beside the server is busy with Python code all the time.
+Prints the port on which the server listens at 127.0.0.1, and serves until it is killed. With
+--compute another thread runs Python code all the time.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from threading import Thread
 from .servers import BACKLOG
 from .subjects import ECHO, find
 
-#: Seconds after which the process ends, whatever has become of the one that measures.
+#: Seconds after which the process ends, even if the measuring process still runs.
 LONGEST_LIFE = 600
 PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Leave no process behind: end when the parent does, and after a time in any case."""
+    """End this process when its parent ends, and after LONGEST_LIFE in any case."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.alarm(LONGEST_LIFE)
 
 
 def listening_socket() -> socket.socket:
-    """A socket of the standard library, listening on a free port."""
+    """Return a socket of the standard library that listens on a free port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which connections inherit
     return listener
 
 
 def compute() -> None:
-    """Python code that never waits."""
+    """Run Python code that never waits."""
     number = 0
     while True:
         number += 1
 
 
 def main() -> None:
-    """Serve."""
+    """Print the port and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("subject")
     parser.add_argument("--speaks", default=ECHO)

@@ -1,7 +1,8 @@
 """Servers of pyfiber, the standard library and the peers, each as its makers would write it.
 
-A server gets a listening socket, a file with key and certificate or None, and serves until it is
-killed. What it does with a connection, echo or answer HTTP requests, comes before these.
+A server is a function of a listening socket and a file with key and certificate, or None; it serves
+until it is killed. Arguments before these say what the server does with a connection: echo, or
+answer HTTP requests.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from ..peers import load
 from .hello import BODY, Requests
 
 Serve = Callable[[socket.socket, str | None], object]
-#: What is done with a connection, a socket, from its first byte to its last.
+#: A function that serves a connection, a socket, from its first byte to its last.
 Body = Callable[..., None]
 AsyncServe = Callable[[socket.socket, str | None], Coroutine[Any, Any, None]]
 
-#: Bytes of a fiber's stack where small ones are asked for: the smallest there are.
+#: Bytes of a small stack: the smallest size that there is.
 SMALL_STACK = 128 * 1024
-#: As many bytes are asked for at once.
+#: How many bytes are read at once.
 CHUNK = 16 * 1024
-#: Connections that wait to be accepted; the kernel may allow fewer.
+#: How many connections may wait to be accepted; the kernel may allow fewer.
 BACKLOG = 4096
 
 
@@ -46,14 +47,14 @@ def context_of(module: Any, certificate: str | None) -> Any:
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes, without a task."""
+    """Sends received bytes back, without a task."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way back."""
         self.write = cast(asyncio.WriteTransport, transport).write
 
     def data_received(self, data: bytes) -> None:
-        """Send it back."""
+        """Send the bytes back."""
         self.write(data)
 
 
@@ -66,14 +67,14 @@ class Hello(Echo):
         self.answers = Requests().answers
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is whole."""
+        """Answer all complete requests."""
         self.write(self.answers(data))
 
 
 async def protocols(
     factory: type[asyncio.Protocol], listener: socket.socket, certificate: str | None
 ) -> None:
-    """A protocol for each connection."""
+    """Serve each connection by a protocol."""
     loop = asyncio.get_running_loop()
     context = context_of(ssl, certificate)
     server = await loop.create_server(factory, sock=listener, ssl=context, backlog=BACKLOG)
@@ -81,7 +82,7 @@ async def protocols(
 
 
 async def echo_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The task of a connection."""
+    """Serve a connection, as a task."""
     while data := await reader.read(CHUNK):
         writer.write(data)
         await writer.drain()
@@ -89,14 +90,14 @@ async def echo_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def streams(listener: socket.socket, certificate: str | None) -> None:
-    """A task with a reader and a writer for each connection."""
+    """Serve each connection by a task with a reader and a writer."""
     context = context_of(ssl, certificate)
     server = await asyncio.start_server(echo_stream, sock=listener, ssl=context, backlog=BACKLOG)
     await server.serve_forever()
 
 
 def on_loop(loop: str, serve: AsyncServe) -> Serve:
-    """On a loop of `asyncio`, `uvloop` or `pyfiber.aio`."""
+    """Serve on a loop of `asyncio`, `uvloop` or `pyfiber.aio`."""
 
     def served(listener: socket.socket, certificate: str | None) -> None:
         with asyncio.Runner(loop_factory=load(loop).new_event_loop) as runner:
@@ -106,12 +107,12 @@ def on_loop(loop: str, serve: AsyncServe) -> Serve:
 
 
 def in_a_fiber(serve: AsyncServe) -> Serve:
-    """On the loop of the standard library, which a fiber runs."""
+    """Serve on the loop of the standard library, which a fiber runs."""
     return partial(pyfiber.run, on_loop("pyfiber.aio", serve))
 
 
 def on_uvloop_in_turns(serve: Serve) -> Serve:
-    """pyfiber's fibers in the turns of uvloop's loop."""
+    """Run pyfiber's fibers in the turns of uvloop's loop."""
 
     async def hosted(listener: socket.socket, certificate: str | None) -> None:
         async with load("pyfiber.aio").Host() as host:
@@ -124,7 +125,7 @@ def on_uvloop_in_turns(serve: Serve) -> Serve:
 
 
 def echo(connection: Any, _address: object = None) -> None:
-    """The body of a fiber, a greenlet or a thread. A peer that is gone ends it."""
+    """Echo, as the body of a fiber, a greenlet or a thread. Ends when the peer is gone."""
     with connection:
         try:
             while data := connection.recv(CHUNK):
@@ -134,7 +135,7 @@ def echo(connection: Any, _address: object = None) -> None:
 
 
 def hello(connection: Any, _address: object = None) -> None:
-    """The same for one that answers HTTP requests."""
+    """Answer HTTP requests, as the body of a fiber, a greenlet or a thread."""
     answers = Requests().answers
     with connection:
         try:
@@ -145,7 +146,7 @@ def hello(connection: Any, _address: object = None) -> None:
 
 
 def on_top_of(context: Any, body: Body) -> Body:
-    """The body on top of TLS, if there is a context."""
+    """Return the body with TLS below it, if there is a context."""
     if context is None:
         return body
 
@@ -156,7 +157,7 @@ def on_top_of(context: Any, body: Body) -> Body:
 
 
 def accepting(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """In a fiber of a run: start another one for each connection."""
+    """Accept connections in a fiber, and start a fiber for each."""
     own = load("pyfiber.socket").socket(fileno=listener.detach())
     if certificate is not None:
         body = on_top_of(context_of(load("pyfiber.ssl"), certificate), body)
@@ -167,18 +168,18 @@ def accepting(body: Body, listener: socket.socket, certificate: str | None) -> N
 
 
 def fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """A fiber of pyfiber for each connection."""
+    """Serve each connection by a fiber of pyfiber."""
     pyfiber.run(accepting, body, listener, certificate)
 
 
 def small_fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """The same on small stacks."""
+    """Serve each connection by a fiber of pyfiber on a small stack."""
     pyfiber.stack_size(SMALL_STACK)
     fibers(body, listener, certificate)
 
 
 def gevent(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """gevent's StreamServer, a greenlet for each connection."""
+    """Run gevent's StreamServer, with a greenlet for each connection."""
     own = load("gevent.socket").socket(fileno=listener.detach())
     tls = {}
     if certificate is not None:
@@ -187,7 +188,7 @@ def gevent(body: Body, listener: socket.socket, certificate: str | None) -> None
 
 
 def threads(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """A thread for each connection, with the standard library's blocking sockets."""
+    """Serve each connection by a thread with the standard library's blocking sockets."""
     body = on_top_of(context_of(ssl, certificate), body)
     while True:
         connection, _ = listener.accept()
@@ -198,19 +199,19 @@ def threads(body: Body, listener: socket.socket, certificate: str | None) -> Non
 
 
 def hello_app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """The application, the same for all."""
+    """Say hello: the WSGI application that all WSGI servers run."""
     headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(BODY)))]
     start_response("200 OK", headers)
     return [BODY]
 
 
 def fibers_wsgi(listener: socket.socket, certificate: str | None) -> None:
-    """pyfiber.wsgi."""
+    """Run pyfiber.wsgi."""
     pyfiber.run(serving_wsgi, listener, certificate)
 
 
 def serving_wsgi(listener: socket.socket, certificate: str | None) -> None:
-    """In a fiber of a run."""
+    """Run pyfiber.wsgi's server in a fiber."""
     own = load("pyfiber.socket").socket(fileno=listener.detach())
     tls = context_of(load("pyfiber.ssl"), certificate) if certificate else None
     listening = load("pyfiber.net").Listener(own)
@@ -219,7 +220,7 @@ def serving_wsgi(listener: socket.socket, certificate: str | None) -> None:
 
 
 def gevent_wsgi(listener: socket.socket, certificate: str | None) -> None:
-    """gevent's server, without its log."""
+    """Run gevent's WSGI server, without its log."""
     own = load("gevent.socket").socket(fileno=listener.detach())
     tls = {}
     if certificate is not None:
@@ -230,7 +231,7 @@ def gevent_wsgi(listener: socket.socket, certificate: str | None) -> None:
 def gunicorn(
     worker: str, settings: dict[str, Any], listener: socket.socket, certificate: str | None
 ) -> None:
-    """gunicorn, with one process that serves."""
+    """Run gunicorn with one worker process."""
     application = load("gunicorn.app.base").BaseApplication
     settings = {
         "worker_class": worker,
@@ -257,7 +258,7 @@ def gunicorn(
 
 
 def trio(listener: socket.socket, certificate: str | None) -> None:
-    """trio's streams, a task for each connection."""
+    """Serve each connection by a task with trio's streams."""
     module = load("trio")
 
     async def echo_task(stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""The servers by name."""
+"""The servers, by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .servers import Serve
 #: The server that the others are compared with.
 C = "C epoll"
 
-#: What a server does with what it receives: sends it back; answers HTTP requests, parsed by hand;
-#: calls a WSGI application.
+#: What a server does with received bytes: it sends them back, answers HTTP requests that it parses
+#: itself, or calls a WSGI application.
 ECHO, HTTP, WSGI = "echo", "http", "wsgi"
 
 
@@ -23,9 +23,9 @@ class Subject:
 
     name: str
     serve: Serve | None
-    #: The distribution it needs.
+    #: The distribution that the server needs.
     peer: str | None = None
-    #: Modules of pyfiber itself that it needs, and those it needs for TLS.
+    #: Modules of pyfiber that the server needs, and modules that it needs for TLS.
     needs: tuple[str, ...] = ()
     needs_for_tls: tuple[str, ...] = ()
     note: str = ""
@@ -33,13 +33,13 @@ class Subject:
 
 
 def of_pyfiber(name: str, serve: Serve, note: str = "", *, speaks: str = ECHO) -> Subject:
-    """A server on pyfiber's sockets."""
+    """Return a server on pyfiber's sockets."""
     sockets, tls = ("pyfiber.socket",), ("pyfiber.ssl",)
     return Subject(name, serve, needs=sockets, needs_for_tls=tls, note=note, speaks=speaks)
 
 
 def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
-    """A server on pyfiber and asyncio together."""
+    """Return a server on pyfiber and asyncio together."""
     return Subject(
         name,
         serve,
@@ -50,7 +50,7 @@ def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
 
 
 def of_gunicorn(name: str, worker: str, peer: str = "gunicorn", **settings: int) -> Subject:
-    """gunicorn with one of its workers."""
+    """Return gunicorn with one of its workers."""
     needs = ("pyfiber.gunicorn", "pyfiber.wsgi") if worker.startswith("pyfiber.") else ("gunicorn",)
     serve = partial(servers.gunicorn, worker, settings)
     return Subject(f"gunicorn, {name}", serve, peer=peer, needs=needs, speaks=WSGI)
@@ -74,11 +74,11 @@ SUBJECTS = (
     Subject("trio", servers.trio, peer="trio"),
     Subject("threads", partial(servers.threads, servers.echo)),
 )
-#: For the row of memory.
+#: The server for the row of memory.
 SMALL_STACKS = of_pyfiber(
     "pyfiber 128 KiB", partial(servers.small_fibers, servers.echo), note="stacks of 128 KiB"
 )
-#: Those that answer HTTP requests.
+#: The servers that answer HTTP requests.
 HTTP_SUBJECTS = (
     of_pyfiber(PYFIBER, partial(servers.fibers, servers.hello), speaks=HTTP),
     Subject(
@@ -88,7 +88,7 @@ HTTP_SUBJECTS = (
     Subject("gevent", partial(servers.gevent, servers.hello), peer="gevent", speaks=HTTP),
     Subject("threads", partial(servers.threads, servers.hello), speaks=HTTP),
 )
-#: Those that call a WSGI application.
+#: The servers that call a WSGI application.
 WSGI_SUBJECTS = (
     Subject(PYFIBER, servers.fibers_wsgi, needs=("pyfiber.wsgi",), speaks=WSGI),
     Subject("gevent.pywsgi", servers.gevent_wsgi, peer="gevent", speaks=WSGI),

@@ -51,7 +51,7 @@ ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 
 
 def select(patterns: list[str], *, full: bool, family: str = ENGINE) -> list[Row]:
-    """The rows that match any of the patterns; without, a family but for what is for --full."""
+    """The rows that match a pattern; without patterns, a family's, those for --full if `full`."""
     if not patterns:
         return [row for row in ROWS if row.family == family and (full or not row.full_only)]
     for pattern in patterns:

@@ -1,8 +1,8 @@
-"""Two threads: work that has nothing to do with each other, trees that are shared out, messages.
+"""Two threads: independent work, trees that threads share, and messages.
 
-`python -m bench cores`. On an interpreter without a GIL two threads may be nearly twice as
-fast as one; with a GIL they are not, and these rows show that, too. Timed is the wall clock, from
-the moment when all threads are ready until the last one is done, for each operation of all of them.
+`python -m bench cores`. Without a GIL two threads may be nearly twice as fast as one; with a GIL
+they are not, which these rows show, too. Each row gives the wall-clock time for one operation, from
+the moment when all threads are ready until the last one is done, all threads' operations counted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .loops import AsyncMeasure, asyncio_cases, on_trio
 from .skynet import checked, on_pyfiber
 
 FIBERS = 100
-#: Calls that compute the 15th number of Fibonacci, some 50 us without any wait.
+#: The argument of fibonacci(), which then takes some 50 us without any wait.
 FIBONACCI = 15
 CAPACITY = 64
 
-#: What one thread does: so many operations.
+#: A function that does so many operations on one thread.
 Work = Callable[[int], object]
 
 
 def fibonacci(n: int) -> int:
-    """Work for a processor."""
+    """Keep a processor busy."""
     return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
 
 def side_by_side(works: Sequence[Callable[[], object]]) -> float:
-    """How long it takes to do all, each on a thread of its own: nanoseconds of the wall clock."""
+    """Run each function on a separate thread; return the wall-clock time, in nanoseconds."""
     ready = Barrier(len(works) + 1)
     failed: list[BaseException] = []
 
@@ -63,7 +63,7 @@ def side_by_side(works: Sequence[Callable[[], object]]) -> float:
 
 
 def on_threads(threads: int, work: Work) -> Measure:
-    """The work, as often as asked for, on each of so many threads: for one operation of all."""
+    """A case that does the work on each of so many threads, with the time for one operation."""
 
     def measure(count: int) -> Sample:
         elapsed = side_by_side([partial(work, count)] * threads)
@@ -76,11 +76,11 @@ def on_threads(threads: int, work: Work) -> Measure:
 
 
 async def nothing_async() -> None:
-    """What TonIO spawns."""
+    """Do nothing: the task that TonIO spawns."""
 
 
 def pyfiber_channel(count: int) -> None:
-    """From one fiber to another by a channel."""
+    """Pass messages from one fiber to another by a channel."""
 
     def send(channel: pyfiber.Channel[int]) -> None:
         for number in range(count):
@@ -97,7 +97,7 @@ def pyfiber_channel(count: int) -> None:
 
 
 async def async_channel(count: int) -> None:
-    """The same by a queue of asyncio."""
+    """Pass messages between tasks by a queue of asyncio."""
     items: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
 
     async def send() -> None:
@@ -111,7 +111,7 @@ async def async_channel(count: int) -> None:
 
 
 async def trio_channel(count: int) -> None:
-    """The same by a memory channel of trio."""
+    """Pass messages between tasks by a memory channel of trio."""
     trio = load("trio")
     sender, receiver = trio.open_memory_channel(CAPACITY)
 
@@ -126,7 +126,7 @@ async def trio_channel(count: int) -> None:
 
 
 def gevent_channel(count: int) -> None:
-    """The same by a queue of gevent."""
+    """Pass messages between greenlets by a queue of gevent."""
     items = load("gevent.queue").Queue(CAPACITY)
 
     def send() -> None:
@@ -140,7 +140,7 @@ def gevent_channel(count: int) -> None:
 
 
 def pyfiber_compute(count: int) -> None:
-    """Ten fibers compute, and yield in between."""
+    """Compute in ten fibers, which yield in between."""
 
     def body() -> None:
         for _ in range(count // 10 + 1):
@@ -155,13 +155,13 @@ def pyfiber_compute(count: int) -> None:
 
 
 def thread_compute(count: int) -> None:
-    """A thread without fibers."""
+    """Compute on a thread without fibers."""
     for _ in range(count):
         fibonacci(FIBONACCI)
 
 
 async def async_compute(count: int) -> None:
-    """The same with asyncio's tasks."""
+    """Compute in ten tasks of asyncio, which yield in between."""
 
     async def body() -> None:
         for _ in range(count // 10 + 1):
@@ -176,7 +176,7 @@ async def async_compute(count: int) -> None:
 
 
 def on_tonio(threads: int, main: Callable[[int], Any]) -> Measure:
-    """A coroutine function in TonIO's pool: its threads share the tasks, of twice the work."""
+    """A case that runs a coroutine function `threads` times in TonIO's pool of so many threads."""
 
     def measure(count: int) -> Sample:
         tonio = load("tonio.colored")
@@ -192,7 +192,7 @@ def on_tonio(threads: int, main: Callable[[int], Any]) -> Measure:
 
 
 async def tonio_yield(count: int) -> None:
-    """A hundred tasks take turns."""
+    """Yield in a hundred tasks that take turns."""
     tonio = load("tonio.colored")
     rounds = count // FIBERS + 1
 
@@ -205,14 +205,14 @@ async def tonio_yield(count: int) -> None:
 
 
 async def tonio_spawn(count: int) -> None:
-    """A hundred tasks at a time."""
+    """Spawn a hundred tasks at a time."""
     spawn = load("tonio.colored").spawn
     for _ in range(count // FIBERS + 1):
         await spawn(*[nothing_async() for _ in range(FIBERS)])
 
 
 async def tonio_compute(count: int) -> None:
-    """Ten tasks compute."""
+    """Compute in ten tasks."""
     tonio = load("tonio.colored")
 
     async def body() -> None:
@@ -227,12 +227,12 @@ async def tonio_compute(count: int) -> None:
 
 
 def pyfiber_skynet(threads: int, leaves: int) -> Sample:
-    """`run(threads=)`."""
+    """Build the tree of skynet in fibers, with `run(threads=)`."""
     return on_pyfiber(pyfiber.spawn, leaves, threads=threads)
 
 
 def tonio_skynet(threads: int, leaves: int) -> Sample:
-    """A task for each node."""
+    """Build the tree of skynet with a task for each node."""
     tonio = load("tonio.colored")
 
     async def node(number: int, size: int) -> int:
@@ -250,7 +250,7 @@ def tonio_skynet(threads: int, leaves: int) -> Sample:
 
 
 def pyfiber_tree(threads: int, leaves: int) -> Sample:
-    """A binary tree whose leaves compute."""
+    """Build a binary tree of fibers whose leaves compute."""
 
     def node(size: int) -> int:
         if size == 1:
@@ -268,7 +268,7 @@ def pyfiber_tree(threads: int, leaves: int) -> Sample:
 
 
 def tonio_tree(threads: int, leaves: int) -> Sample:
-    """The same with tasks."""
+    """Build the same binary tree with tasks."""
     tonio = load("tonio.colored")
 
     async def node(size: int) -> int:
@@ -290,7 +290,7 @@ def tonio_tree(threads: int, leaves: int) -> Sample:
 
 
 def pyfiber_across(capacity: int, count: int) -> Sample:
-    """A channel between fibers of two schedulers."""
+    """Pass messages by a channel between fibers of two schedulers."""
     channel: pyfiber.Channel[int] = pyfiber.Channel(capacity)
 
     def send() -> None:
@@ -306,7 +306,7 @@ def pyfiber_across(capacity: int, count: int) -> Sample:
 
 
 def queue_across(capacity: int, count: int) -> Sample:
-    """A queue of the standard library between two threads."""
+    """Pass messages by a queue of the standard library between two threads."""
     items: queue.Queue[int] = queue.Queue(capacity)
 
     def send() -> None:
@@ -321,7 +321,7 @@ def queue_across(capacity: int, count: int) -> Sample:
 
 
 def tonio_across(capacity: int, count: int) -> Sample:
-    """A channel between two tasks in a pool of two threads."""
+    """Pass messages by a channel between two tasks in a pool of two threads."""
     tonio, channels = load("tonio.colored"), load("tonio.colored.sync.channel")
 
     async def main() -> Sample:
@@ -346,15 +346,15 @@ def tonio_across(capacity: int, count: int) -> Sample:
 # Rows --------------------------------------------------------------------------------------------
 
 
-#: Operations, at most, of those that take microseconds for each.
+#: The most operations of subjects that take microseconds for each.
 LIMITS = {"gevent": 50_000, "asyncio": 50_000, "uvloop": 100_000, "trio": 10_000, "tonio": 50_000}
 
-#: Threads, and what the subject's name has behind it.
+#: Numbers of threads, and the suffix of the subject's name for each.
 BOTH = ((1, ""), (2, ", two threads"))
 
 
 def cases(works: dict[str, Work], tonio: Callable[[int], Any] | None = None) -> tuple[Case, ...]:
-    """Everybody on one thread and on two; pyfiber first."""
+    """The cases of all subjects on one thread and on two; pyfiber first."""
     found = [
         Case(
             name + more,
@@ -395,7 +395,7 @@ def row(name: str, title: str, description: str, found: tuple[Case, ...], count:
 
 
 def tree_row(name: str, title: str, description: str, ours: Any, tonio: Any, leaves: int) -> Row:
-    """A row of a tree that run() shares out."""
+    """A row of a tree that the threads of run(threads=) share."""
     found = [
         *[Case("pyfiber" + more, partial(ours, threads)) for threads, more in BOTH],
         *[Case("tonio" + more, partial(tonio, threads)) for threads, more in BOTH],

@@ -1,6 +1,6 @@
-"""How costs grow: a switch with depth, a yield and memory with number; first waves and later ones.
+"""Curves: a switch by depth, a yield and memory by number of fibers; first and later waves.
 
-docs/performance.md has plots of them; servers are in `bench io`.
+docs/performance.md has plots of them. The curves of servers are in `bench io`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ DEPTHS = (1, 10, 30, 100, 200, 400)
 NUMBERS = (1, 10, 100, 1_000, 10_000, 100_000)
 PARKED = (100, 1_000, 10_000, 100_000)
 WAVE = 10_000
-#: Waves that make the next one a warm one.
+#: How many waves run before the one that is warm.
 EARLIER_WAVES = 3
 
 
 def wave_row(name: str, title: str, description: str, earlier: int) -> Row:
-    """Waves of one kind; each measurement has a process of its own."""
+    """The row of one kind of waves; each measurement has a new process."""
     return Row(
         name,
         title,
@@ -61,7 +61,7 @@ def yield_row(fibers: int) -> Row:
         yielding.cases(fibers),
         count=500_000,
         quick=20_000,
-        repetitions=10 if fibers <= WAVE else 3,  # to start them takes longer than to measure
+        repetitions=10 if fibers <= WAVE else 3,  # starting takes longer than measuring
         budget=0.05,
         family=CURVES,
         show_median=True,

@@ -1,7 +1,8 @@
-"""Grains and descriptions: tasks without stacks, and what it costs to put work together.
+"""Grains and descriptions: tasks without stacks, and the cost of composing work.
 
-A step of a grain is timed as yielding is: all have started before the clock does, and it stops
-when the first one is through with its rounds. A parked grain's memory is counted as a fiber's is.
+Steps of grains are timed like yields: all grains have started before the clock does, and the clock
+stops when the first one has done its rounds. The memory of parked grains is counted like that of
+fibers.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def bind_chain(count: int) -> Sample:
 
 
 async def future_chain(count: int) -> Sample:
-    """A callback of a done future that makes the next one: the loop calls each."""
+    """A callback of a done future that makes the next future: the loop calls each callback."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 

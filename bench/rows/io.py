@@ -1,8 +1,8 @@
 """Input and output: what a server costs for each message of the same load.
 
-The load generator is a C program, the same for all. Server and load are processes of their own,
-new for each sample, on 127.0.0.1; none is bound to a processor. A connection is made and warm
-before the measurement begins, except where making connections is what is measured. The time on a
+The load generator is a C program, the same for all. Each sample has a new process for the server
+and one for the load, on 127.0.0.1; neither is bound to a processor. Connections are made and warm
+before the measurement begins, except in the row that measures making connections. The time on a
 processor is the kernel's count for the whole server process.
 """
 
@@ -16,7 +16,7 @@ from ..io.processes import Load
 from ..io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, WSGI_SUBJECTS, C, Subject
 from ..model import BYTES, CALLS, IO, NANOSECONDS, PYFIBER, Case, Row, Sample
 
-#: A server that takes longer is measured by as many messages as it has done.
+#: A run ends after so many seconds, also if not all messages are done.
 SECONDS = 2.0
 BESIDE_COMPUTING = 1.0
 MANY = 1_000
@@ -26,7 +26,7 @@ Measured = Callable[[Subject, Load], Sample]
 
 
 def echo_load(connections: int, count: int) -> Load:
-    """Messages of 128 bytes on connections that are there."""
+    """Send messages of 128 bytes on connections that are open."""
     return Load(
         connections,
         count,
@@ -36,17 +36,17 @@ def echo_load(connections: int, count: int) -> Load:
 
 
 def short_load(count: int) -> Load:
-    """A connection for each message, 100 at a time."""
+    """Open a connection for each message, 100 at a time."""
     return Load(100, count, seconds=SECONDS, warm_up=count // 10, short=True)
 
 
 def computing_load(count: int) -> Load:
-    """100 connections; every message may have to wait until the other thread lets go."""
+    """Use 100 connections; a message may have to wait until the other thread gives way."""
     return Load(100, count, seconds=BESIDE_COMPUTING, warm_up=200)
 
 
 def idle_load(count: int) -> Load:
-    """So many connections."""
+    """Open so many connections, which stay idle."""
     return Load(count)
 
 

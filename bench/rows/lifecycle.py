@@ -1,4 +1,4 @@
-"""Beginning and end: a fiber is made, runs an empty function, and is over."""
+"""Beginning and end: a fiber is made, runs an empty function, and ends."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def asyncio_spawn_many(count: int, size: int = BATCH) -> Sample:
 
 
 async def trio_spawn_many(count: int, size: int = BATCH) -> Sample:
-    """One nursery for all."""
+    """`start_soon` for all in one nursery."""
     open_nursery = load("trio").open_nursery
     rounds = batches(count, size)
     start = clock()

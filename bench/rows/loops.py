@@ -1,4 +1,4 @@
-"""Run one coroutine function on asyncio's loop, on uvloop's and under trio; the usual cases."""
+"""Runs a coroutine function on asyncio's loop, on uvloop's and under trio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ..model import Case, Measure, Sample
 from ..peers import load
 
-#: What it returns is a Sample, except where the caller measures.
+#: The coroutine returns a Sample, except where the caller measures.
 AsyncMeasure = Callable[[int], Coroutine[Any, Any, Any]]
 
 
@@ -50,7 +50,7 @@ def everyone(
     *more: Case,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Case, ...]:
-    """All that have a scheduler, and more; the notes are by the names of subjects."""
+    """The cases of all subjects that have a scheduler, and `more`; `notes` are by subject."""
     found = [Case("pyfiber", pyfiber)]
     found += [Case("gevent", gevent)] if gevent else []
     found += asyncio_cases(tasks) if tasks else []

@@ -1,8 +1,8 @@
-"""Memory: what a parked fiber holds.  See parked.py for very many.
+"""Memory that a parked fiber holds.  See parked.py for very many.
 
-Counted is what the process gained while they were parked: resident pages and the page tables
-that map them (VmRSS and VmPTE), the list that holds the fibers included. Stacks of threads inside
-the kernel are not in these numbers. Each measurement has a process of its own.
+The rows count what the process gains while the fibers are parked: resident pages and the page
+tables that map them (VmRSS and VmPTE), including the list that holds the fibers. The kernel's
+stacks of threads are not counted. Each measurement has a new process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MILLION = 1_000_000
 
 
 def require_memory(needed: int) -> None:
-    """Refuse to begin what the machine has no memory for."""
+    """Raise Unavailable if the machine has less free memory than needed."""
     available = 1024 * kilobytes("/proc/meminfo", "MemAvailable")
     if available < needed:
         gib = 1024**3
@@ -46,7 +46,7 @@ class Ledger:
 
     @contextmanager
     def parking(self) -> Iterator[None]:
-        """Around the part that makes all of them and parks them."""
+        """The context of the part that makes all of them and parks them."""
         before = memory_of()
         with self._timed("park_ns"):
             yield
@@ -54,7 +54,7 @@ class Ledger:
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Around the part that resumes all of them and sees them end."""
+        """The context of the part that resumes all of them and sees them end."""
         with self._timed("finish_ns"):
             yield
 
@@ -65,7 +65,7 @@ class Ledger:
         self.times[name] = (clock() - start) / self.count
 
     def sample(self) -> Sample:
-        """The result: bytes, and the times for each as details."""
+        """The sample: bytes, and the times of each part as details."""
         return Sample(self.held, self.count, self.times)
 
 

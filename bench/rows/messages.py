@@ -1,7 +1,7 @@
-"""Messages: two sides hand a message back and forth through queues or channels; and a free lock.
+"""Messages that two sides pass back and forth through queues or channels; and a free lock.
 
-One operation is one message: put by one side, taken by the other. Every side takes before it puts,
-so each message makes the other side wait and wakes it.
+One operation is one message, put by one side and taken by the other. Each side takes before it
+puts, so the other side waits for each message and is woken by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Get = Callable[[], object]
 
 
 def time_messages(put: Put, get: Get, count: int) -> Sample:
-    """This side begins: `count` messages, two to a round trip."""
+    """Time `count` messages, two to a round trip; this side begins."""
     rounds = (count + 1) // 2
     start = clock()
     for _ in repeat(None, rounds):
@@ -35,13 +35,13 @@ def time_messages(put: Put, get: Get, count: int) -> Sample:
 
 
 def answer(get: Get, put: Put, count: int) -> None:
-    """The other side: what comes goes back."""
+    """Send each message back, as the other side."""
     for _ in repeat(None, (count + 1) // 2):
         put(get())
 
 
 def pyfiber_messages(put: Put, get_there: Get, put_back: Put, get: Get, count: int) -> Sample:
-    """Between two fibers, by the methods of two queues or channels."""
+    """Pass messages between two fibers, by the methods of two queues or channels."""
 
     def main() -> Sample:
         fiber = pyfiber.spawn(answer, get_there, put_back, count)
@@ -68,7 +68,7 @@ def pyfiber_channel(count: int) -> Sample:
 
 
 def gevent_messages(kind: str) -> Callable[[int], Sample]:
-    """Between two greenlets, through a class of gevent.queue."""
+    """Pass messages between two greenlets, through a class of gevent.queue."""
 
     def measure(count: int) -> Sample:
         gevent = load("gevent")
@@ -166,7 +166,7 @@ def threads_lock(count: int) -> Sample:
 
 
 def gevent_lock(count: int) -> Sample:
-    """`gevent.lock.BoundedSemaphore`, which is what gevent has for a lock."""
+    """`gevent.lock.BoundedSemaphore`, gevent's lock."""
     lock = load("gevent.lock").BoundedSemaphore()
     return time_lock(lock.acquire, lock.release, count)
 
@@ -174,7 +174,7 @@ def gevent_lock(count: int) -> Sample:
 async def time_async_lock(
     acquire: Callable[[], Awaitable[object]], release: Callable[[], object], count: int
 ) -> Sample:
-    """The same where acquire() is awaited."""
+    """Take a free lock and release it, where acquire() is awaited."""
     start = clock()
     for _ in repeat(None, count):
         await acquire()

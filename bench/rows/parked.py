@@ -1,7 +1,7 @@
-"""Very many that wait, two calls deep, in each of the usual ways; then they end.
+"""Very many fibers that wait, two calls deep, in each of the usual ways, and then end.
 
-Counted is what the process gained while they waited, as in memory.py, with everything that
-belongs to them: their objects, the timers, the places in a queue, the sockets.
+The rows count what the process gains while they wait, as in memory.py, with everything that belongs
+to them: objects, timers, places in a queue, sockets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..peers import load
 from .loops import asyncio_cases, on_trio
 from .memory import MILLION, Ledger, if_it_fits
 
-LONG = 100_000.0  # seconds, for those that sleep: they are woken before
+LONG = 100_000.0  # seconds that a sleeper would sleep; it is woken before
 
-#: What waits, and what makes the call that wakes the one with that number. The calls are made
-#: before the clock starts: what it takes to find each in a list is no library's.
+#: A function that waits, and one that returns the call which wakes the waiter with that number. The
+#: calls are made before the clock starts, because finding each in a list is no library's cost.
 Wait = Callable[[], Any]
 Wake = Callable[[int], Callable[[], Any]]
 
@@ -38,7 +38,7 @@ def inner(wait: Wait) -> None:
 
 
 def outer(wait: Wait) -> None:
-    """What a fiber runs: it waits two calls deep."""
+    """Wait two calls deep: the function of a fiber."""
     inner(wait)
 
 
@@ -51,14 +51,14 @@ def outer_recv(sock: Any) -> None:
 
 
 def in_random_order(count: int) -> list[int]:
-    """The numbers of all, the same order for everybody."""
+    """The numbers of all waiters, in the same random order for every subject."""
     numbers = list(range(count))
     random.Random(0).shuffle(numbers)
     return numbers
 
 
 def pairs_of_sockets(count: int, make: Callable[[], Any]) -> list[Any]:
-    """So many pairs, if the system lets this process have as many descriptors."""
+    """Return so many pairs, if the system allows this process as many descriptors."""
     require_descriptors(2 * count)
     return [make() for _ in range(count)]
 
@@ -118,7 +118,7 @@ def greenlet_waits(count: int) -> Sample:
 
 
 def gevent_waits(kind: str, count: int) -> Sample:
-    """Greenlets of gevent."""
+    """Greenlets of gevent that wait, two calls deep."""
     gevent = load("gevent")
     hub = gevent.get_hub()
     ledger = Ledger(count)
@@ -251,7 +251,7 @@ async def trio_waits(kind: str, count: int) -> Sample:
 
 
 def go_waits(kind: str, count: int) -> Sample:
-    """Goroutines, in a process of their own."""
+    """Goroutines, in a separate process."""
     command = [str(build(GOROUTINES)), kind, str(count)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -261,7 +261,7 @@ def go_waits(kind: str, count: int) -> Sample:
 
 
 def cases(kind: str) -> tuple[Case, ...]:
-    """Everybody who can wait like this."""
+    """The cases of all subjects that can wait like this."""
     all_at_once = "its tasks are cancelled all at once, not one by one" if kind == "sleep" else ""
     greenlets = (Case("greenlet", if_it_fits(greenlet_waits, 8_000)),)
     return (
@@ -282,7 +282,7 @@ def cases(kind: str) -> tuple[Case, ...]:
 
 
 def a_million(kind: str, name: str) -> Row:
-    """A million of those that wait like this."""
+    """The row of a million that wait like this."""
     return Row(
         name,
         f"memory of one of a million in {WHERE[kind]}",
@@ -306,7 +306,7 @@ WHERE = {
     "recv": "a socket's recv()",
 }
 
-#: How they are woken: a queue serves who has waited longest.
+#: The order of waking: a queue serves the one that has waited longest.
 ENDS = {
     "park": "in random order",
     "sleep": "in random order",

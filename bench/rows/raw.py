@@ -1,7 +1,7 @@
-"""The switch below Python: what the engine's C code and the processor need for it.
+"""Switches below Python: the time that the engine's C code and the processor need.
 
 Both loops are in bench/c/raw_switch.c. `pyfiber` goes through the engine's one context-switch
-function; `bare assembly` calls the assembly routine alone, which nothing can be faster than.
+function; `bare assembly` calls the assembly routine alone; nothing can be faster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def switches(subject: str, ring: int, count: int) -> Sample:
 
 
 def cases(ring: int) -> tuple[Case, ...]:
-    """The engine and the yardstick."""
+    """The cases of the engine and of bare assembly."""
     return tuple(
         Case(subject, partial(switches, subject, ring)) for subject in ("pyfiber", "bare assembly")
     )

@@ -1,7 +1,8 @@
 """Skynet: a tree of fibers, ten children to each, whose leaves add up their numbers.
 
-Every node is a fiber of its own that spawns its ten children and sums what they return; with
-100,000 leaves that makes 111,111 fibers. Counted is the time for each leaf, the root included.
+Every node is a fiber that spawns its ten children and sums what they return; with 100,000 leaves
+that makes 111,111 fibers. The value is the time for each leaf, the time of all other nodes
+included.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CHILDREN = 10
 
 
 def checked(total: int, leaves: int, elapsed: float) -> Sample:
-    """The sample, if the leaves added up to what they must."""
+    """Return the sample, after checking the sum of the leaves."""
     expected = leaves * (leaves - 1) // 2
     if total != expected:
         raise AssertionError(f"skynet of {leaves} leaves is {expected}, not {total}")

@@ -38,7 +38,7 @@ def on_stand_in(measure: Measure, peer: str) -> Measure:
 
 
 def on_greenlet(measure: Measure) -> Measure:
-    """The case as it is; its peer may not have brought greenlet along."""
+    """The case with greenlet itself, which its peer may not have installed."""
 
     def measured(count: int) -> Sample:
         require("greenlet")
@@ -48,7 +48,7 @@ def on_greenlet(measure: Measure) -> Measure:
 
 
 def require(peer: str) -> None:
-    """Say how to get what is missing."""
+    """Raise Unavailable, with the command that installs a missing peer."""
     if not is_installed(peer):
         raise Unavailable(f"{peer} is not installed: {install_command([peer])}")
 
@@ -67,7 +67,7 @@ def on_both(measure: Measure, peer: str = "greenlet", note: str = "") -> tuple[C
 
 
 def await_once(await_only: Callable[[object], object]) -> None:
-    """What SQLAlchemy's synchronous core does for each round trip to a database."""
+    """Wait once, as SQLAlchemy's synchronous core does for each round trip to a database."""
     await_only(async_nothing())
 
 

@@ -14,9 +14,9 @@ from . import waves
 from .lifecycle import BATCH, async_nothing, batches, nothing
 from .loops import everyone
 
-#: Seconds that no block under measurement takes.
+#: The time limit in seconds, which no measured block reaches.
 LIMIT = 60
-#: Seconds that every sleeper sleeps; the same for all, so that they are awake together.
+#: Seconds that every sleeper sleeps: the same for all, so that all wake up together.
 NAP = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Switches: two fibers hand control to each other, at the top and deep in their call stacks.
+"""Switches: two fibers pass control to each other, at the top of and deep in their call stacks.
 
 One operation is one transfer of control, half a round trip. Every subject drives the same loop,
 and every method is bound before the clock starts.
@@ -18,7 +18,7 @@ from ..model import Case, Row, Sample, clock
 from ..peers import load
 
 T = TypeVar("T")
-#: Calls a function at that depth.
+#: A function that calls another one at that depth.
 Below = Callable[[int, Callable[[], Any]], Any]
 
 DEPTH_PYTHON = 500
@@ -45,13 +45,13 @@ def time_exchanges(exchange: Callable[[Any], Any], count: int) -> Sample:
 
 
 def answer_forever(back: Callable[[], object]) -> None:
-    """The other side of a round trip."""
+    """Switch back for ever: the other side of a round trip."""
     while True:
         back()
 
 
 def return_forever(back: Callable[[Any], Any]) -> None:
-    """The other side of an exchange: what comes in goes out again."""
+    """Send each object back for ever: the other side of an exchange."""
     value = None
     while True:
         value = back(value)
@@ -65,7 +65,7 @@ def below_python(depth: int, function: Callable[[], T]) -> T:
 
 
 def below_c(depth: int, function: Callable[[], T]) -> T:
-    """Call a function from `depth` nested callbacks of `map`, each with C frames of its own."""
+    """Call a function from `depth` nested callbacks of `map`, each of which adds C frames."""
     if depth == 0:
         return function()
 

@@ -1,4 +1,4 @@
-"""Tests of concurrent code: explored schedules, and time that is virtual."""
+"""Tests of concurrent code: explored schedules, and virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out to a thread and back: a function that does nothing, run in a worker thread."""
+"""A call in a worker thread, of a function that does nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .loops import everyone
 
 
 def nothing() -> None:
-    """What is run."""
+    """Do nothing: the function that is run."""
 
 
 def pyfiber_to_thread(count: int) -> Sample:

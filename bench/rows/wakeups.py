@@ -1,7 +1,7 @@
 """Wake-ups from another thread: a plain thread makes work ready on the scheduler's thread.
 
-They come in bursts of a thousand; the thread that wakes waits for the end of a burst before it
-begins the next one. Everything woken does the same: it reports to the burst.
+Wake-ups come in bursts of a thousand; the waking thread waits for the end of a burst before it
+begins the next one. Everything that is woken does the same: it reports to the burst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..peers import load
 from .loops import everyone
 
 BURST = 1000
-#: Longer than any benchmark takes: keeps gevent's loop from reporting that nothing can happen.
+#: Seconds, more than any benchmark takes: so gevent's loop never reports that nothing can happen.
 FOREVER = 3600
 
 
@@ -33,7 +33,7 @@ class Burst:
         self.over.acquire()
 
     def arrived(self) -> None:
-        """One more has been woken."""
+        """Count one more that has been woken."""
         self.left -= 1
         if not self.left:
             self.left = self.size
@@ -41,7 +41,7 @@ class Burst:
 
 
 class Waker(Thread):
-    """The other thread: `rounds` times it wakes a burst, then waits for the end of it."""
+    """The waking thread: `rounds` times it wakes a burst, then waits for the end of the burst."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ async def trio_wake(count: int) -> Sample:
 
 
 def threads_wake(count: int) -> Sample:
-    """A thousand threads, each waiting for a lock of its own."""
+    """A thousand threads, each waiting for a separate lock."""
     rounds, burst = rounds_for(count), Burst(BURST)
     counting = Lock()
 
@@ -228,7 +228,7 @@ def threads_wake(count: int) -> Sample:
 
 
 def burst_of(hand_over: Callable[[Any], object], function: Any) -> Callable[[], None]:
-    """A burst that hands over the same function again and again."""
+    """Return a burst that passes the same function again and again."""
 
     def wake_all() -> None:
         for _ in repeat(None, BURST):
@@ -238,7 +238,7 @@ def burst_of(hand_over: Callable[[Any], object], function: Any) -> Callable[[], 
 
 
 def pyfiber_call(count: int) -> Sample:
-    """`scheduler.call_soon_threadsafe(function)`, which runs it in a fiber of its own."""
+    """`scheduler.call_soon_threadsafe(function)`, which starts a fiber for it."""
     burst = Burst(BURST)
     scheduler = pyfiber.Scheduler()
     call, arrived = scheduler.call_soon_threadsafe, burst.arrived

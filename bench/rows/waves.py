@@ -1,7 +1,7 @@
 """Waves: fibers that are all started before the first one ends, then all waited for.
 
-Each of them yields once, or sleeps. The first wave in a process finds no stacks, no memory and cold
-caches; what is timed is the one after so many earlier ones of the same size.
+Each fiber yields once, or sleeps. The first wave in a process finds no stacks, no memory and cold
+caches. The row times the wave after `earlier` waves of the same size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def trio_wave(earlier: int, nap: float, count: int) -> Sample:
 
 
 def cases(earlier: int, nap: float = 0) -> tuple[Case, ...]:
-    """Everybody, each of whom sleeps so many seconds; 0: yields."""
+    """The cases of all subjects, whose fibers sleep `nap` seconds, or yield if it is 0."""
     return everyone(
         partial(pyfiber_wave, earlier, nap),
         partial(gevent_wave, earlier, nap),

@@ -1,9 +1,9 @@
 """Yielding: many fibers take turns, round after round.
 
-Every fiber has taken some turns before the clock starts: fibers of pyfiber that need a stack of
-their own have it then. (What a first wave costs that does not, curves.py times.) The clock stops
-when the first one is through with its rounds: by then all have yielded as often. Beginning and end
-of the fibers are not timed.
+Every fiber has taken some turns before the clock starts, so that those fibers of pyfiber that need
+a separate stack have it. (curves.py times a first wave, which has not.) The clock stops when the
+first fiber has done its rounds: by then all have yielded as often. Beginning and end of the fibers
+are not timed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..model import Case, Row, Sample, clock
 from ..peers import load
 from .loops import asyncio_cases, everyone
 
-#: Turns of each fiber before the clock starts.
+#: How many turns each fiber takes before the clock starts.
 WARM = 3
 
 
@@ -30,7 +30,7 @@ def rounds_for(count: int, fibers: int) -> int:
 
 
 def pyfiber_yield(fibers: int, count: int, *, parked: bool = False) -> Sample:
-    """`yield_now()`; if they have been parked at once before, they share few stacks."""
+    """`yield_now()`; with `parked`, all fibers have parked at once before, and share few stacks."""
     rounds = rounds_for(count, fibers)
     ends: list[int] = []
 
@@ -79,7 +79,7 @@ def gevent_yield(fibers: int, count: int) -> Sample:
 
 
 async def asyncio_yield(fibers: int, count: int, *, parked: bool = False) -> Sample:
-    """`await asyncio.sleep(0)`, where wanted after all have waited for one event."""
+    """`await asyncio.sleep(0)`; with `parked`, all tasks have waited for one event before."""
     rounds = rounds_for(count, fibers)
     ends: list[int] = []
     event = asyncio.Event()
@@ -151,7 +151,7 @@ def generator_yield(fibers: int, count: int) -> Sample:
 
 
 def cases(fibers: int) -> tuple[Case, ...]:
-    """All subjects with so many fibers."""
+    """The cases of all subjects with so many fibers."""
     return everyone(
         partial(pyfiber_yield, fibers),
         partial(gevent_yield, fibers),

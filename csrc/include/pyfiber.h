@@ -364,7 +364,7 @@ PyFiber_Check(PyObject *object)
 #define PyFiber_Current() (!PyFiber_IsReady() ? NULL : PyFiber_API->Current())
 #define PyFiber_Switch(fiber, value) (!PyFiber_IsReady() ? NULL : PyFiber_API->Switch((fiber), (value)))
 #define PyFiber_Throw(fiber, exc) (!PyFiber_IsReady() ? NULL : PyFiber_API->Throw((fiber), (exc)))
-#define PyFiber_IsDone(fiber) (PyFiber_Table()->IsDone((fiber)))
+#define PyFiber_IsDone(fiber) (!PyFiber_IsReady() ? -1 : PyFiber_API->IsDone((fiber)))
 #define PyFiber_Run(callable, args, kwargs) (!PyFiber_IsReady() ? NULL : PyFiber_API->Run((callable), (args), (kwargs)))
 #define PyFiber_Spawn(callable, args, kwargs) (!PyFiber_IsReady() ? NULL : PyFiber_API->Spawn((callable), (args), (kwargs)))
 #define PyFiber_Start(fiber) (!PyFiber_IsReady() ? -1 : PyFiber_API->Start((fiber)))
@@ -391,7 +391,7 @@ PyFiber_Check(PyObject *object)
 #define PyFiber_ContextDestroy(context) (PyFiber_Table()->ContextDestroy((context)))
 #define PyFiber_WaitReadable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitReadable((fd), (timeout)))
 #define PyFiber_WaitWritable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitWritable((fd), (timeout)))
-#define PyFiber_OwnStack(fiber) (PyFiber_Table()->OwnStack((fiber)))
+#define PyFiber_OwnStack(fiber) (!PyFiber_IsReady() ? -1 : PyFiber_API->OwnStack((fiber)))
 /* clang-format on */
 
 #endif /* PYFIBER_NO_IMPORT */

@@ -282,20 +282,23 @@ stack_size_from_environment(void)
     char *end;
     errno = 0;
     long long size = strtoll(text, &end, 10);
+    long long unit = 1;
     if (*end == 'K' || *end == 'k') {
-        size *= 1024;
+        unit = 1024;
         end++;
     } else if (*end == 'M' || *end == 'm') {
-        size *= 1024 * 1024;
+        unit = 1024 * 1024;
         end++;
     }
-    if (end == text || *end != '\0' || errno != 0 || size > PY_SSIZE_T_MAX) {
+    if (end == text || *end != '\0' || errno != 0 ||
+        size > PY_SSIZE_T_MAX / unit) {
         PyErr_Format(PyExc_ValueError,
                      "PYFIBER_STACK_SIZE must be a number of bytes (or end in "
                      "K or M), not '%.100s'",
                      text);
         return -1;
     }
+    size = size < 0 ? size : size * unit;
     if (size < (long long)pystate_min_stack()) {
         PyErr_Format(PyExc_ValueError,
                      "PYFIBER_STACK_SIZE must be at least %zu bytes, not "

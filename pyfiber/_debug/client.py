@@ -1,4 +1,4 @@
-"""The side that asks."""
+"""The client: finds the debug socket of a process, or gets into it, and asks for a snapshot."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pyfiber._debug.snapshot import PROTOCOL, Snapshot
 from pyfiber._debug.text import cut
 from pyfiber._words import clean
 
-#: Characters of the process's own words, if it refuses.
+#: Characters of a process's error message that are shown.
 LONGEST_ERROR = 500
-#: An answer is bounded by its maker; this bounds what is read of something else.
+#: Bytes. The server bounds its answers; this bounds what is read from some other program.
 LONGEST_ANSWER = 64 << 20
 
 
@@ -29,7 +29,7 @@ class Failed(Exception):
 
 
 class Connection:
-    """To one process."""
+    """A connection to one process."""
 
     def __init__(self, sock: socket.socket, pid: int, user: User) -> None:
         self.sock = sock
@@ -37,7 +37,7 @@ class Connection:
         self.user = user
 
     def ask(self, since: float = 0.0) -> Snapshot:
-        """What its fibers do; Failed."""
+        """Ask what the fibers of the process do; ``since``: see snapshot(). Raises Failed."""
         question = {"protocol": PROTOCOL, "since": since}
         try:
             self.sock.sendall(json.dumps(question).encode() + b"\n")
@@ -67,7 +67,7 @@ class Connection:
 
 
 def read(line: bytes) -> Snapshot:
-    """The answer, if it is one."""
+    """Parse an answer. Failed if it is malformed, an error, or of another version."""
     try:
         answer: dict[str, Any] = json.loads(line)
         protocol = answer["protocol"]
@@ -100,7 +100,7 @@ def owner_of(pid: int) -> User:
 
 
 def status_of(pid: int, name: str) -> str | None:
-    """A line of what Linux says of the process; None if it says nothing."""
+    """The value of a line in Linux's /proc/PID/status; None if there is none."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return next(line for line in file if line.startswith(f"{name}:")).partition(":")[2]
@@ -109,20 +109,20 @@ def status_of(pid: int, name: str) -> str | None:
 
 
 def connected(pid: int, user: User, seconds: float) -> socket.socket | None:
-    """A connection to the socket of that process; None if it has none; Failed."""
+    """Connect to the socket of that process. None if it has none; raises Failed."""
     try:
         with user.acting():
             sock = connected_in(places.folders(user.uid), pid, user.uid, seconds)
     except OSError as exc:
         raise Failed(f"cannot act as user {user.uid}, whose process {pid} is: {exc}") from None
-    if sock is None and user.is_other():  # it may have been ours when it opened its socket
+    if sock is None and user.is_other():  # the process may have changed its user since
         own = os.geteuid()
         sock = connected_in(places.folders(own), pid, own, seconds)
     return sock
 
 
 def connected_in(folders: list[str], pid: int, uid: int, seconds: float) -> socket.socket | None:
-    """The same, with a socket in one of these folders of that user; this user's rights suffice."""
+    """Do what connected() does, in these folders of that user, with the caller's own rights."""
     for folder in folders:
         if not places.is_own(folder, uid):
             continue
@@ -144,7 +144,7 @@ def connected_in(folders: list[str], pid: int, uid: int, seconds: float) -> sock
 
 
 def signalled(pid: int, user: User, signum: int, seconds: float) -> socket.socket:
-    """Send the signal that debug_on_signal() waits for; a connection, once there is a socket."""
+    """Send the signal that debug_on_signal() waits for; connect once there is a socket."""
     send(pid, user, signum)
     deadline = time.monotonic() + seconds
     while (sock := connected(pid, user, seconds)) is None:
@@ -155,7 +155,7 @@ def signalled(pid: int, user: User, signum: int, seconds: float) -> socket.socke
 
 
 def send(pid: int, user: User, signum: int) -> None:
-    """Send it to a process that handles it, not to a new one of the same number; Failed."""
+    """Send the signal to a process that handles it, not to a new one of that number; or Failed."""
     handle = None
     try:
         handle = handle_of(pid)
@@ -178,7 +178,7 @@ def send(pid: int, user: User, signum: int) -> None:
 
 
 def handle_of(pid: int) -> int | None:
-    """A descriptor that stands for this process alone, where the system has such."""
+    """A pidfd, which never refers to a later process of the number; None where there is none."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -205,7 +205,7 @@ def uses_pyfiber(pid: int) -> bool:
 
 
 def connect(pid: int, signum: int | None = None, seconds: float = 10.0) -> Connection:
-    """A connection to that process, by whatever way there is; Failed."""
+    """Connect to that process in whichever way works. Raises Failed."""
     if not hasattr(socket, "AF_UNIX"):
         raise Failed("this needs Unix sockets, which Python does not have on this system")
     user = owner_of(pid)

@@ -1,4 +1,4 @@
-"""`python -m pyfiber ps PID` and `top PID`."""
+"""The commands `python -m pyfiber ps PID` and `top PID`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pyfiber._words import clean
 
 PS = """Show the fibers of a running process: alike ones together, what they wait for, for how long,
 and their stack."""
-TOP = """Show the fibers of a running process again and again: what moves, and what happens in a
-second. It ends when you press q, or with the process."""
+TOP = """Show the fibers of a running process again and again: which ones move, and how much happens
+in a second. The command ends when you press q, or with the process."""
 
 #: Goes to the terminal's upper left corner and erases what is there.
 CLEAR = "\x1b[H\x1b[J"
 
 
 def signal_of(name: str) -> int:
-    """Of USR1, SIGUSR1 or 10."""
+    """The signal that USR1, SIGUSR1 or 10 names."""
     try:
         if name.isdecimal():
             return signal.Signals(int(name))
@@ -83,7 +83,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Connect and show; what stands in the way is one line on standard error."""
+    """Connect and show. If that fails, one line on standard error says why."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may be in any script
     try:
@@ -114,13 +114,13 @@ def ps(connection: Connection, options: argparse.Namespace) -> None:
 
 
 def json_of(found: Snapshot) -> str:
-    """A line of ASCII, without control characters."""
+    """The answer as a line of ASCII, without control characters."""
     return json.dumps(found).replace("\x7f", "\\u007f")
 
 
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
-    """Failed if an answer is not what it should be: any program may be on the other side."""
+    """Raise Failed if an answer is malformed: any program may be on the other side."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
@@ -147,12 +147,12 @@ def top(connection: Connection, options: argparse.Namespace) -> None:
 
 
 def size_of_screen() -> tuple[int, int]:
-    """Columns and rows; without limit if it is a file or a pipe."""
+    """Columns and rows of standard output; practically without limit for a file or a pipe."""
     return shutil.get_terminal_size() if sys.stdout.isatty() else (10**6, 10**6)
 
 
 class Keyboard:
-    """The terminal that `top` runs in: it takes each key at once, and does not show it."""
+    """The keyboard of the terminal that `top` runs in: keys come at once, and are not shown."""
 
     def __init__(self) -> None:
         terminal = all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
@@ -175,19 +175,19 @@ class Keyboard:
             termios.tcsetattr(self.number, termios.TCSADRAIN, self.modes)
 
     def is_there(self) -> bool:
-        """Do its keys come here? Not if this runs in the background."""
+        """Whether the keys come to this process: not while it runs in the background."""
         try:
             return self.number >= 0 and os.tcgetpgrp(self.number) == os.getpgrp()
         except OSError:
             return False
 
     def take(self) -> None:
-        """Also after a time in the background, where the shell has set its own modes."""
+        """Set the modes; again after a time in the background, where a shell sets its own."""
         if self.is_there():
             import termios
             import tty
 
-            tty.setcbreak(self.number, termios.TCSANOW)  # and keep what has been typed
+            tty.setcbreak(self.number, termios.TCSANOW)  # keeps what has been typed
 
     def quits_within(self, seconds: float) -> bool:
         """Wait so long; True at once when the user presses q."""
@@ -198,6 +198,6 @@ class Keyboard:
                 time.sleep(min(left, 1.0))
             elif select.select([self.number], [], [], left)[0]:
                 keys = os.read(self.number, 100)
-                if not keys or b"q" in keys.lower():  # or the terminal is gone
+                if not keys or b"q" in keys.lower():  # no bytes: the terminal is gone
                     return True
         return False

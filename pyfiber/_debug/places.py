@@ -1,9 +1,9 @@
-"""Where a process's socket is: a file named by its number, in a folder that is its user's alone.
+"""Where a process's socket is: a file named by the process's number, in a folder of its user alone.
 
 Root may look at the processes of others, and a user can plant links in every folder that the user
 can write. So two rules hold here and wherever this package touches a file by its name: a process
-makes files only in folders whose names nobody else can turn into something else (`is_firm`), and
-what is in another user's folder is touched with that user's rights (`User.acting`).
+makes files only in folders that nobody else can replace by something else (`is_firm`), and files in
+another user's folder are touched with that user's rights (`User.acting`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Not from the environment, because who looks has another one than who is looked at.
+#: Fixed, not from the environment: the client and the process have different environments.
 FOLDERS = ("/run/user/{uid}/pyfiber", "/tmp/pyfiber-{uid}")
 SOCKET = re.compile(r"(\d+)\.sock", re.ASCII)
 
 
 def folders(uid: int) -> list[str]:
-    """Those of a user, the best one first; they need not exist."""
+    """The folders that a user's sockets may be in, the best one first; they need not exist."""
     return [folder.format(uid=uid) for folder in FOLDERS]
 
 
@@ -30,7 +30,7 @@ def socket_in(folder: str, pid: int) -> str:
 
 
 def is_own(folder: str, uid: int) -> bool:
-    """Is it a folder of that user, which nobody else can get into or exchange?"""
+    """Is it a folder of that user, which nobody else can get into or replace?"""
     try:
         found = os.lstat(folder)
     except OSError:
@@ -40,9 +40,9 @@ def is_own(folder: str, uid: int) -> bool:
 
 
 def is_firm(folder: str, uid: int) -> bool:
-    """Can only that user and root exchange this folder, one above, or what is theirs in it?"""
+    """Can only that user and root replace this folder, one above, or their own files in it?"""
     folder = os.path.realpath(folder)
-    trusted = (uid, 0, os.lstat("/").st_uid)  # the owner of / could exchange everything anyway
+    trusted = (uid, 0, os.lstat("/").st_uid)  # the owner of / could replace everything anyway
     while True:
         try:
             found = os.lstat(folder)
@@ -59,20 +59,20 @@ def is_firm(folder: str, uid: int) -> bool:
 
 @dataclass(frozen=True)
 class User:
-    """Whose process is looked at."""
+    """The user of the process that is looked at."""
 
     uid: int
     gid: int
 
     def is_other(self) -> bool:
-        """Another one than ours, which is root then."""
+        """Whether this is not the caller's own user. The caller is root then."""
         return self.uid != os.geteuid()
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
-        """Within this, the process may do what that user may do. OSError if it cannot be.
+        """Give this process that user's rights within the block. OSError if that is impossible.
 
-        The real user stays, so that user cannot send signals to this process or trace it.
+        The real user ID stays, so that user cannot send signals to this process or trace it.
         """
         if not self.is_other():
             yield
@@ -90,7 +90,7 @@ class User:
 
 
 def own_folder() -> str:
-    """A folder for this process's socket, made if need be; OSError if there can be none."""
+    """A folder for this process's socket, made if need be; OSError if none is usable."""
     uid = os.geteuid()
     for folder in folders(uid):
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def is_alive(pid: int) -> bool:
 
 
 def clean(folder: str) -> None:
-    """Remove what processes have left that ended without doing so."""
+    """Remove the sockets of processes that have ended without removing them."""
     for name in os.listdir(folder):
         named = SOCKET.fullmatch(name)
         if named and not is_alive(int(named[1])):
@@ -122,6 +122,6 @@ def clean(folder: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove the file, if it is there and this process, which may have changed its user, may."""
+    """Remove the file if that is possible: this process may have changed its user since."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         os.unlink(path)

@@ -1,7 +1,7 @@
-"""Into a process that has no socket: sys.remote_exec, from Python 3.14 on.
+"""Gets into a process that has no socket, with sys.remote_exec of Python 3.14 and later.
 
-The process runs a few lines of Python, which start a thread that connects to a socket of this side.
-When this side leaves, the thread ends; nothing stays in the process.
+The process runs a few lines of Python, which start a thread. The thread connects to a socket of
+this side and ends when this side leaves; nothing stays in the process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SOON = 0.2
 
 
 class Refused(Exception):
-    """Why it cannot be done, as a sentence."""
+    """Why the process cannot be entered, as a sentence."""
 
 
 def is_possible() -> bool:
@@ -54,7 +54,7 @@ def is_possible() -> bool:
 
 
 def enter(pid: int, user: User, seconds: float) -> socket.socket:
-    """A connection to a thread in that process; Refused."""
+    """Start a thread in that process and return a connection to the thread. Raises Refused."""
     with meeting_place(user) as folder, socket.socket(socket.AF_UNIX) as listener:
         path = os.path.join(folder, "socket")
         script = os.path.join(folder, "script.py")
@@ -66,9 +66,9 @@ def enter(pid: int, user: User, seconds: float) -> socket.socket:
 
 @contextlib.contextmanager
 def meeting_place(user: User) -> Iterator[str]:
-    """A folder of this process's user, in which nobody else can write; Refused.
+    """Make a folder of the caller's user, in which nobody else can write. Raises Refused.
 
-    It stays ours when the process is another user's, who may only reach what is in it.
+    If the process is another user's, that user may reach files in the folder, but not write there.
     """
     above = ("/tmp", "/var/tmp") if user.is_other() else (tempfile.gettempdir(), "/tmp")
     for place in above:
@@ -86,7 +86,7 @@ def meeting_place(user: User) -> Iterator[str]:
 
 
 def listen(listener: socket.socket, path: str, user: User) -> None:
-    """Listen to that user alone."""
+    """Listen at the path, to which only that user can connect."""
     listener.bind(path)
     os.chmod(path, 0o600)
     if user.is_other():
@@ -103,7 +103,7 @@ def write(path: str, text: str, user: User) -> None:
 
 
 def order(pid: int, script: str) -> None:
-    """Let the process run the script when it next runs Python code on its main thread."""
+    """Have the process run the script when its main thread next runs Python code, or Refused."""
     try:
         sys.remote_exec(pid, script)  # type: ignore[attr-defined]
     except ProcessLookupError:
@@ -118,7 +118,7 @@ def order(pid: int, script: str) -> None:
 
 
 def hint() -> str:
-    """What would give the permission."""
+    """What would give the missing permission."""
     if sys.platform == "darwin":
         return "macOS asks for sudo"
     try:
@@ -132,7 +132,7 @@ def hint() -> str:
 
 
 def arrival(listener: socket.socket, pid: int, seconds: float) -> socket.socket:
-    """The connection that the script makes; others are turned away."""
+    """Wait for the connection that the script makes, and close others. Raises Refused."""
     deadline = time.monotonic() + seconds
     listener.settimeout(min(SOON, seconds))
     while True:
@@ -161,9 +161,9 @@ WALL = 0x40000000
 
 
 def wake(pid: int) -> None:
-    """On Linux, end the system call that the main thread waits in, as a debugger that attaches.
+    """On Linux, end the system call that the main thread waits in, by attaching like a debugger.
 
-    The process sees EINTR there, looks for signals, and finds the script.
+    The call fails with EINTR. Python then looks for signals, and finds the script.
     """
     if sys.platform != "linux":
         return

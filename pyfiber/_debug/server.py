@@ -1,4 +1,4 @@
-"""The side that answers: a thread that waits for questions, and one for each who asks."""
+"""The server: a thread that accepts clients, and one for each client, which answers questions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pyfiber import _engine
 from pyfiber._debug import places
 from pyfiber._debug.snapshot import PROTOCOL, snapshot
 
-#: A question is short.
+#: Bytes of a question.
 LONGEST_QUESTION = 4096
-#: Who asks and does not take the answer is left after so many seconds.
+#: Seconds that a client has to take its answer.
 PATIENCE = 30.0
 #: Seconds between two tries to accept a client when the system refuses one.
 PAUSE = 0.2
-#: Each has a thread while it looks.
+#: Clients at a time; each has a thread while it is connected.
 MOST_CLIENTS = 8
-#: One of these that asks nothing for so many seconds gives way to a new one: it may be stopped.
+#: Seconds of silence after which a client, whose process may be stopped, gives way to a new one.
 LONGEST_SILENCE = 30.0
 
 
@@ -38,16 +38,16 @@ class Server:
         self.path: str | None = None
         self.pid = 0
         self.listener: _socket.socket | None = None
-        #: Of clients: since when each is silent, infinity while it is answered. A child of a fork
+        #: The clients, and since when each is silent: infinity while it is answered. A forked child
         #: closes its copies.
         self.connections: dict[_socket.socket, float] = {}
         self.lock = _thread.allocate_lock()
         self.hooked = False
 
     def open(self) -> None:
-        """Listen and answer from now on; OSError if that cannot be."""
+        """Listen and answer from now on; OSError if that is impossible."""
         if not self.lock.acquire(blocking=False):
-            return  # a signal, while the same is being done
+            return  # a signal handler, while open() or close() is under way
         try:
             if self.listener is not None:
                 return
@@ -82,11 +82,11 @@ class Server:
             if self.pid == os.getpid():
                 places.remove(self.path)
             with contextlib.suppress(OSError):
-                listener.shutdown(_socket.SHUT_RDWR)  # wakes the thread
+                listener.shutdown(_socket.SHUT_RDWR)  # ends accept() in the thread
             listener.close()
 
     def after_fork(self) -> None:
-        """In the child, which has none of the threads: a socket of its own."""
+        """In a forked child, which has none of the threads: open a new socket for the child."""
         self.lock = _thread.allocate_lock()
         connections, self.connections = self.connections, {}
         for connection in connections:
@@ -94,11 +94,11 @@ class Server:
         listener, self.listener = self.listener, None
         if listener is not None:
             listener.close()
-            with contextlib.suppress(OSError, RuntimeError):  # it runs without being seen
+            with contextlib.suppress(OSError, RuntimeError):  # the child has no socket then
                 self.open()
 
     def accept(self, listener: _socket.socket) -> None:
-        """The thread: it sleeps in the kernel until somebody asks."""
+        """What the thread runs: accept clients, asleep in the kernel until one comes."""
         _engine._only_watches()
         while True:
             try:
@@ -120,7 +120,7 @@ class Server:
                 refuse(connection)
 
     def has_room(self) -> bool:
-        """May there be one client more? The one that is silent for longest may have to go."""
+        """May there be one client more? The one that has been silent for longest may be dropped."""
         clients = list(self.connections.items())
         if len(clients) < MOST_CLIENTS:
             return True
@@ -145,9 +145,9 @@ class Server:
 
 def listening(path: str) -> _socket.socket:
     """A listening socket that only this user can connect to."""
-    places.remove(path)  # of a process that had this number before
+    places.remove(path)  # left by a process that had this number before
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    listener.settimeout(None)  # the program's default is for its own sockets
+    listener.settimeout(None)  # not the program's default timeout
     try:
         listener.bind(path)
         os.chmod(path, 0o600)  # before anybody can connect
@@ -171,8 +171,9 @@ def peer_of(connection: Any) -> tuple[int | None, int | None]:
 
 
 def refuse(connection: _socket.socket) -> None:
-    """Say so, without waiting for anybody."""
-    error = {"protocol": PROTOCOL, "error": f"{MOST_CLIENTS} look at once, or you may not"}
+    """Send the refusal and close, without waiting for the client."""
+    reason = f"it has {MOST_CLIENTS} clients already, or belongs to another user"
+    error = {"protocol": PROTOCOL, "error": reason}
     with contextlib.suppress(OSError):
         connection.setblocking(False)
         connection.sendall(json.dumps(error).encode() + b"\n")
@@ -180,7 +181,7 @@ def refuse(connection: _socket.socket) -> None:
 
 
 def is_allowed(connection: _socket.socket) -> bool:
-    """This user, or the system's administrator."""
+    """Whether the client is of this user, or root's."""
     try:
         _, uid = peer_of(connection)
     except OSError:
@@ -194,10 +195,11 @@ def serve(
 ) -> None:
     """Answer the questions of one client until it leaves.
 
-    ``note`` is told since when it is silent: infinity while it is answered.
+    ``note(connection, since)`` is called with the time since which the client is silent, and with
+    infinity while it is answered.
     """
     try:
-        connection.settimeout(None)  # not the program's default
+        connection.settimeout(None)  # not the program's default timeout
         if _engine._only_watches():
             while (question := line_of(connection)) is not None:
                 note(connection, math.inf)
@@ -206,7 +208,7 @@ def serve(
                 connection.settimeout(None)  # the next question may come late
                 note(connection, time.monotonic())
     except OSError:
-        pass  # it has left
+        pass  # the client has left
     except Exception:
         if sys.stderr is not None:
             sys.excepthook(*sys.exc_info())
@@ -215,7 +217,7 @@ def serve(
 
 
 def line_of(connection: _socket.socket) -> bytes | None:
-    """The next question; None at the end, or if there is none of a reasonable length."""
+    """The next question; None at the end, or if the question is too long."""
     line = b""
     while not line.endswith(b"\n"):
         more = connection.recv(LONGEST_QUESTION)

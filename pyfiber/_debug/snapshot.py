@@ -1,9 +1,9 @@
 """What the fibers of this process do, as plain data.
 
-It is made on a thread that shares the interpreter's lock with the fibers. So it works in slices and
-leaves the lock to others in between, and it stops after a while: fibers beyond that are counted.
-Only pyfiber's own objects are asked for their repr, as that of others is foreign code, which may
-not expect to run on this thread.
+The thread that makes a snapshot shares the interpreter's lock with the fibers. So the work is done
+in slices, between which others have the lock, and stops after a while: the remaining fibers are
+only counted. Only pyfiber's own objects are asked for their repr. The repr of others is foreign
+code, which may not expect to run on this thread.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOST_NAMES = 5
 LONGEST_NAME = 100
 LONGEST_WAIT = 500
 LONGEST_PATH = 4096
-#: Requests of one group, and letters of a target.
+#: Requests of one group, and characters of a target.
 MOST_REQUESTS = 1000
 LONGEST_TARGET = 200
-#: Calls of a stack: its ends, if it is longer.
+#: Calls of a stack. Of a longer stack the two ends are kept.
 MOST_CALLS = 60
 
-#: File, line, function; (None, how many, "") stands for calls that are left out.
+#: File, line, function. (None, how many, "") marks calls that are left out.
 Call = tuple[str | None, int, str]
 
 
@@ -44,17 +44,17 @@ class Group(TypedDict):
 
     count: int
     state: str
-    #: Of the first few; all of them if there are not more.
+    #: The names of the first few fibers, each name once.
     names: list[str]
-    #: What the first one waits for; None if it does not wait.
+    #: What the first fiber waits for; None if it does not wait.
     wait: str | None
-    #: For how many seconds they have waited: the shortest and the longest wait.
+    #: For how many seconds the fibers have waited: the shortest and the longest wait.
     waited: tuple[float, float] | None
     #: How many of these waits began after the time that the question named.
     moved: int
-    #: Method, path and age in seconds of requests that they answer, the oldest first.
+    #: Method, path and age in seconds of the requests that the fibers answer, the oldest first.
     requests: list[tuple[str, str, float]]
-    #: How many more they answer: the list is bounded.
+    #: How many more requests there are: the list is bounded.
     more_requests: int
     #: Outermost call first.
     stack: list[Call]
@@ -73,7 +73,7 @@ class ThreadState(TypedDict):
 
     id: int
     name: str | None
-    #: Of the thread itself, if it has a scheduler's loop: in "running" it does not run a fiber.
+    #: The thread is in a scheduler's loop, and runs no fiber at the moment.
     idle: bool
     fibers: int
     #: Fewer than `fibers` if there was no time for all of them.
@@ -83,7 +83,7 @@ class ThreadState(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """A process."""
+    """A process, and all its threads that have fibers."""
 
     protocol: int
     pid: int
@@ -95,12 +95,12 @@ class Snapshot(TypedDict):
     threads: list[ThreadState]
 
 
-#: Of question and answer; another one means that the two sides do not know each other.
+#: The version of question and answer. Two sides with different ones do not understand each other.
 PROTOCOL = 1
 
 
 class Pace:
-    """Says when to stop, and lets others run in between."""
+    """Says when the time for an answer is over, and lets other threads run in between."""
 
     def __init__(self) -> None:
         self.left = BUDGET
@@ -130,12 +130,12 @@ def is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pyfiber"
 
 
-#: The repr of these contains that of another object, which may be anybody's.
+#: Classes of pyfiber's whose repr contains that of another object, which may be foreign.
 ASK_OTHERS = ("Condition", "GrainPool", "_Job")
 
 
 def is_known(what: object) -> bool:
-    """Does to tell of it run no code but pyfiber's and Python's?"""
+    """Whether describing the object runs no code but pyfiber's and Python's."""
     kind = type(what)
     if is_ours(kind):
         return kind.__name__ not in ASK_OTHERS
@@ -152,7 +152,7 @@ def function_text(function: Any) -> str:
 
 
 def wait_of(fiber: Fiber[Any]) -> str:
-    """What it waits for, in words."""
+    """What the fiber waits for, in words."""
     what: Any = fiber.waiting_on
     kind = type(what)
     try:
@@ -163,7 +163,7 @@ def wait_of(fiber: Fiber[Any]) -> str:
         else:
             text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
     except Exception as exc:  # one bad fiber must not make the answer fail
-        text = f"waits for something that cannot be told: {type(exc).__name__}"
+        text = f"waits for something that cannot be described: {type(exc).__name__}"
     return cut(text, LONGEST_WAIT)
 
 
@@ -171,11 +171,11 @@ def frame_of(fiber: Fiber[Any]) -> Any:
     try:
         return _hooks.frame_of(fiber)
     except Exception:
-        return None  # it cannot be inspected
+        return None  # the fiber cannot be inspected
 
 
 def calls_of(frame: Any) -> list[Call]:
-    """The stack that ends there, outermost call first, without its middle if it is long."""
+    """The stack that ends at this frame, outermost call first, without its middle if it is long."""
     calls: list[Call] = []
     while frame is not None:
         code = frame.f_code
@@ -209,7 +209,7 @@ def groups_of(
             try:
                 add(groups, fiber, state, frame if fiber is running else None, since)
             except Exception as exc:  # one bad fiber must not make the answer fail
-                add_untold(groups, state, exc)
+                add_unknown(groups, state, exc)
     fibers.clear()
     for group in groups.values():
         requests = group["requests"]
@@ -220,7 +220,7 @@ def groups_of(
 
 
 def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, since: float) -> None:
-    """Put a fiber into its group; ``frame``: where it runs, if it does."""
+    """Put a fiber into its group. ``frame`` is where the fiber runs, None if it does not run."""
     what = fiber.waiting_on if state == "parked" else None
     name = name_of(fiber)
     places = _engine._places(fiber)
@@ -253,20 +253,20 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
         group["requests"].append((method[:LONGEST_NAME], path[:LONGEST_TARGET], age))
 
 
-def add_untold(groups: dict[Any, Group], state: str, exc: Exception) -> None:
-    """Count a fiber that cannot be told of."""
-    untold: Group = {
+def add_unknown(groups: dict[Any, Group], state: str, exc: Exception) -> None:
+    """Count a fiber that cannot be described, in a group of such fibers."""
+    unknown: Group = {
         "count": 0,
         "state": state,
         "names": ["?"],
-        "wait": f"cannot be told of: {type(exc).__name__}",
+        "wait": f"cannot be described: {type(exc).__name__}",
         "waited": None,
         "moved": 0,
         "requests": [],
         "more_requests": 0,
         "stack": [],
     }
-    groups.setdefault((state, type(exc).__name__), untold)["count"] += 1
+    groups.setdefault((state, type(exc).__name__), unknown)["count"] += 1
 
 
 # the process --------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def schedulers_of(ident: int, running: _engine.Scheduler | None) -> Iterator[Sch
 
 
 def snapshot(since: float = 0.0) -> Snapshot:
-    """All threads that have fibers; ``since``: see Group.moved, in seconds before now."""
+    """Describe all threads that have fibers. Group.moved counts waits shorter than ``since`` s."""
     own = threading.get_ident()
     names = {thread.ident: cut(thread.name, LONGEST_NAME) for thread in threading.enumerate()}
     pace = Pace()

@@ -1,4 +1,4 @@
-"""Answers as text. What comes from the process is escaped: it must not write on the terminal."""
+"""Formats answers. Text from the process is escaped, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pyfiber._debug.snapshot import Call, Group, Snapshot, ThreadState
 from pyfiber._words import clean
 
-#: In this order `top` shows them, with the rates of these counters.
+#: The counters, in the order in which they and their rates are shown.
 COUNTERS = ("switches", "wakeups", "messages", "timeouts", "waits")
-#: Source files that are kept, and how much of each is read.
+#: Source files that are cached, and the bytes that are read of each.
 MOST_SOURCES = 100
 LONGEST_SOURCE = 4 << 20
 #: Columns of `top` before the name, and the fewest in which a wait is shown.
@@ -24,7 +24,7 @@ LEAST_WAIT = 10
 
 
 def time_text(seconds: float) -> str:
-    """Short: 120 us, 3.1 ms, 12 s, 2 min 5 s, 3 h 10 min."""
+    """A time in short: 120 us, 3.1 ms, 12 s, 2 min 5 s, 3 h 10 min."""
     if seconds < 1e-3:
         return f"{max(seconds, 0) * 1e6:.0f} us"
     if seconds < 1:
@@ -38,7 +38,7 @@ def time_text(seconds: float) -> str:
 
 
 def waited_text(group: Group) -> str:
-    """For how long: one time, or the shortest and the longest."""
+    """How long the fibers have waited: one time, or the shortest and the longest."""
     if group["waited"] is None:
         return ""
     shortest, longest = map(time_text, group["waited"])
@@ -59,7 +59,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def page(found: Snapshot, pid: int) -> str:
-    """All of the answer of that process."""
+    """What `ps` shows: all of the answer of that process."""
     sources = Sources(pid)
     threads = found["threads"]
     fibers = sum(thread["fibers"] for thread in threads)
@@ -100,7 +100,7 @@ def thread_lines(thread: ThreadState, sources: Sources) -> Iterator[str]:
 
 
 def ordered(groups: list[Group]) -> list[Group]:
-    """Who runs, who is ready, then who has waited longest."""
+    """Sort groups: the running fiber, ready ones, then those that have waited longest."""
     states = ["running", "ready"]
 
     def place(group: Group) -> tuple[int, float]:
@@ -120,7 +120,7 @@ def group_title(group: Group) -> str:
 
 
 def request_lines(group: Group) -> Iterator[str]:
-    """What the fibers answer, if they are those of a server."""
+    """The requests that the fibers answer, if they are a server's."""
     for method, path, age in group["requests"]:
         yield f"      request {method} {path} for {time_text(age)}"
     if group["more_requests"]:
@@ -140,8 +140,8 @@ def stack_lines(stack: list[Call], sources: Sources) -> Iterator[str]:
 class Sources:
     """Lines of the process's source files, as far as this side can read them.
 
-    Their names come from the process: who reads them for another user does so with that user's
-    rights.
+    The names of the files come from the process. So the caller reads the files of another user's
+    process with that user's rights.
     """
 
     def __init__(self, pid: int) -> None:
@@ -153,13 +153,13 @@ class Sources:
 
     def line(self, file: str, number: int) -> str:
         if not file.endswith(".py"):
-            return ""  # it may be any file of this side's user
+            return ""  # the process may name any file that this side can read
         lines = self.lines(os.path.join(self.folder, file))
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def lines_of(path: str) -> list[str]:
-    """The lines of a source file, [] if it cannot be read or is none: a device, a pipe."""
+    """The lines of a source file, [] if it cannot be read or is a device, a pipe and so on."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     try:
         with open(os.open(path, flags), "rb") as file:
@@ -202,18 +202,18 @@ def screen(
 
 
 def width_of(character: str) -> int:
-    """Columns of the terminal that it takes."""
+    """Columns of the terminal that the character takes."""
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("F", "W") else 1
 
 
 def cut(text: str, columns: int) -> str:
-    """As much of it as fits into so many columns, with dots at the end if it is cut."""
+    """As much of the text as fits into the columns, with dots at the end if it is cut."""
     used = room = 0
     for place, character in enumerate(text):
         if used <= columns - 3:
-            room = place  # so many characters, and the dots, fit
+            room = place  # the characters before this one fit, with the dots
         used += width_of(character)
         if used > columns:
             return text[:room] + "..."[:columns]
@@ -245,7 +245,7 @@ def rates_lines(found: Snapshot, before: Snapshot | None) -> Iterator[str]:
 
 
 def number_text(number: float) -> str:
-    """In at most seven characters: 12, 123,456, 1.23M."""
+    """Write a number in at most seven characters: 12, 123,456, 1.23M."""
     if number < 999_999.5:
         return f"{number:,.0f}"
     number /= 1e6
@@ -253,7 +253,7 @@ def number_text(number: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """In at most six characters: 120us, 3.1ms, 12s, 2m5s, 3h10m, 4d3h."""
+    """Write a time in at most six characters: 120us, 3.1ms, 12s, 2m5s, 3h10m, 4d3h."""
     if seconds < 59.5:
         return time_text(seconds).replace(" ", "")
     minutes, rest = divmod(round(seconds), 60)
@@ -265,7 +265,7 @@ def short_time(seconds: float) -> str:
 
 
 def short_waited(group: Group) -> str:
-    """As waited_text(), in at most thirteen characters."""
+    """Do what waited_text() does, in at most thirteen characters."""
     if group["waited"] is None:
         return ""
     shortest, longest = map(short_time, group["waited"])

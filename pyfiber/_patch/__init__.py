@@ -6,10 +6,12 @@
     >>> with pyfiber.patch():
     ...     pyfiber.run(main)
 
-Each call decides where it is made: in a fiber of a run it parks that fiber; in a plain thread, in
-an asyncio task, in the main program it does exactly what it did. docs/patching.md tells more.
+Each call decides by where it is made: in a fiber of a run it parks that fiber; in a plain thread,
+in an asyncio task or in the main program it does exactly what it did before. docs/patching.md has
+the details.
 
-A part is a module of this package with a function ``apply(record)``.
+A part is a module of this package with a function ``apply(record)``, which makes the changes of the
+part and has the Record undo them later.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Patch", "patch", "patch_report"]
 
-#: Each part, in the order in which they are applied, and its module.
+#: The parts, in the order in which they are applied, and the module of each.
 PARTS = {
     "time": "pyfiber._patch._time",
     "dns": "pyfiber._patch._dns",
@@ -45,9 +47,9 @@ PARTS = {
     "drivers": "pyfiber._patch._drivers",
 }
 
-#: Guards what follows. It is pyfiber's own: the standard ones are about to change.
+#: Guards _records and _asked. This is a lock of pyfiber's: patch() changes the standard ones.
 _lock = Lock()
-#: The parts that are in force.
+#: The parts that are in force, in the order in which they were applied.
 _records: dict[str, Record] = {}
 #: Each patch() that has not been undone.
 _asked: list[Patch] = []
@@ -62,8 +64,8 @@ def _chosen(parts: dict[str, bool]) -> set[str]:
         )
     if not gil_is_on():
         raise FiberError(
-            "patch() needs the GIL: without it, the lines of fibers that wait for locks and queues"
-            " of the standard library are not safe; start Python with PYTHON_GIL=1 or -X gil=1"
+            "patch() needs the GIL: without it, the lists of fibers that wait for standard locks or"
+            " queues are not thread-safe; start Python with PYTHON_GIL=1 or -X gil=1"
         )
     named = {name for name, wanted in parts.items() if wanted}
     return named or PARTS.keys() - parts.keys()
@@ -74,7 +76,7 @@ def _wanted() -> set[str]:
 
 
 def _adjust() -> None:
-    """Apply what is wanted and not in force, undo the rest; the lock is held."""
+    """Apply the parts that are wanted, undo the others. The caller holds _lock."""
     wanted = _wanted()
     for name in [name for name in reversed(_records) if name not in wanted]:
         _records.pop(name).undo()
@@ -95,15 +97,15 @@ def _apply(name: str, part: Any) -> None:
 
 
 class Patch:
-    """What ``patch()`` returns. ``undo()``, or the end of a ``with`` block, undoes that call."""
+    """A call of ``patch()``: ``undo()``, or the end of a ``with`` block, undoes that call."""
 
     def __init__(self, parts: set[str]) -> None:
         self.parts = parts
 
     def undo(self) -> None:
-        """Undo it; what other calls have asked for stays. Undoing twice is fine.
+        """Undo this call of ``patch()``; parts that other calls have asked for stay patched.
 
-        A fiber that waits in such a call finishes it as it began.
+        Undoing twice is fine. A fiber that waits in a patched call finishes that call as it began.
         """
         with _lock:
             if self in _asked:
@@ -126,15 +128,18 @@ class Patch:
 
 
 def patch(**parts: bool) -> Patch:
-    """From now on blocking calls of the standard library park when made in a fiber of a run.
+    """Make blocking calls of the standard library park when a fiber of a run makes them.
 
-    Made anywhere else, they do what they did. Without arguments all parts: ``time``, ``dns``,
-    ``socket``, ``ssl``, ``select``, ``asyncio``, ``subprocess``, ``os``, ``threading``, ``queue``,
-    ``local``, ``drivers``. ``patch(threading=False)`` leaves that one out;
-    ``patch(socket=True, ssl=True)`` patches these alone. Calling it again adds parts. At any time,
-    before or after imports. ``undo()`` of what it returns undoes it; ``with patch():`` does so at
-    the end of the block. ``pyfiber.debug.patch_report()`` tells what was reached.
-    FiberError where Python runs without the GIL, which what is patched counts on.
+    Made anywhere else, they do what they did before. Without arguments all parts are patched:
+    ``time``, ``dns``, ``socket``, ``ssl``, ``select``, ``asyncio``, ``subprocess``, ``os``,
+    ``threading``, ``queue``, ``local``, ``drivers``. ``patch(threading=False)`` leaves a part out;
+    ``patch(socket=True, ssl=True)`` patches these alone. Another call adds parts. The call may come
+    at any time, before or after imports. ``undo()`` of the object that it returns undoes the call;
+    ``with patch():`` does so at the end of the block. ``pyfiber.debug.patch_report()`` shows what
+    was reached.
+
+    TypeError if there is no such part. FiberError if Python runs without the GIL, on which the
+    patched locks and queues rely.
     """
     asked = Patch(_chosen(parts))
     with _lock:
@@ -149,7 +154,7 @@ def patch(**parts: bool) -> Patch:
 
 
 def patch_report() -> PatchReport:
-    """What the patch has reached, and what in this process still blocks a fiber's thread."""
+    """Report what the patch has reached, and what in this process blocks a fiber's thread."""
     _load("pyfiber._patch._report")
     from pyfiber._patch._report import PatchReport
 
@@ -158,7 +163,7 @@ def patch_report() -> PatchReport:
 
 
 def in_force() -> Iterable[str]:
-    """The names of the parts that are."""
+    """The names of the parts that are in force."""
     return list(_records)
 
 

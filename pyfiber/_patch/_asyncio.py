@@ -1,4 +1,4 @@
-"""``asyncio.run()`` in a fiber has pyfiber's loop, which parks that fiber; elsewhere its own."""
+"""The part ``asyncio``: in a fiber ``asyncio.run()`` uses pyfiber's loop, which parks the fiber."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyfiber._patch._record import Record
 
 
 def new_event_loop() -> Any:
-    """In a fiber."""
+    """What ``asyncio.new_event_loop()`` does in a fiber."""
     return _load("pyfiber.aio").new_event_loop()
 
 
 def apply(record: Record) -> None:
-    """See Record. asyncio takes long to import: a program that does not use it need not."""
+    """Apply this part once asyncio is imported: that is slow, and not every program needs it."""
 
     def imported(module: ModuleType) -> None:
         record.function(module, "new_event_loop", new_event_loop)

@@ -1,4 +1,4 @@
-"""Extension modules that are known to wait in C, where nothing parks; for ``patch_report()``."""
+"""A list of extension modules that wait in C, where no fiber can park; for ``patch_report()``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator
 
 TO_THREAD = "call it through pyfiber.to_thread()"
-ONE_THREAD = "call it through a pyfiber.threads.OneThread: what it makes belongs to a thread"
+ONE_THREAD = "call it through a pyfiber.threads.OneThread: its objects belong to one thread"
 
-#: Module: (what waits there, what to do).
+#: For each module: (what waits there, what to do about it).
 BLOCKING = {
     "MySQLdb._mysql": ("mysqlclient waits in libmysqlclient", f"use PyMySQL, or {TO_THREAD}"),
     "_mysql_connector": (
-        "mysql-connector's C extension waits in it",
+        "mysql-connector waits in its C extension",
         "pass use_pure=True, and its sockets park",
     ),
     "mariadb._mariadb": ("MariaDB's connector waits in C", f"use PyMySQL, or {TO_THREAD}"),
@@ -52,7 +52,7 @@ BLOCKING = {
     "pygit2._pygit2": ("fetches and pushes wait in libgit2", TO_THREAD),
 }
 
-#: The same for drivers with a hook, while that is not installed.
+#: Modules of drivers that pyfiber has a hook for; they block while the hook is not installed.
 HOOKED = {
     "psycopg2._psycopg": "psycopg2",
     "psycopg_c": "psycopg",
@@ -61,7 +61,7 @@ HOOKED = {
 
 
 def blocking_modules() -> Iterator[tuple[str, str, str]]:
-    """Of those loaded: name, reason, what to do."""
+    """Yield name, reason and advice for each loaded module that blocks."""
     for name, (reason, advice) in BLOCKING.items():
         if name in sys.modules:
             yield name, reason, advice

@@ -1,4 +1,4 @@
-"""Look-ups of names in ``socket``; ``getfqdn()`` calls one of them."""
+"""The part ``dns``: the look-ups of names in ``socket``. ``getfqdn()`` calls one of them."""
 
 from __future__ import annotations
 

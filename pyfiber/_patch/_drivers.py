@@ -1,4 +1,4 @@
-"""Drivers written in C that have a hook for their waits: those are installed with them."""
+"""The part ``drivers``: installs pyfiber's hooks for psycopg and psycopg2 at their import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def _install(record: Record, name: str, hook: ModuleType) -> None:
 
 
 def _with_driver(record: Record, name: str, wanted: Callable[[ModuleType], bool]) -> None:
-    """Install the hook with the driver, if it is wanted."""
+    """Install the hook ``pyfiber.{name}`` when the driver is imported, if ``wanted(driver)``.
+
+    If the import of the hook's module has imported the driver, the module has no ``install()`` yet.
+    Then the hook is installed at the end of that import.
+    """
     late: list[str] = []
 
     def imported(driver: ModuleType) -> None:
@@ -39,12 +43,12 @@ def _with_driver(record: Record, name: str, wanted: Callable[[ModuleType], bool]
 
 
 def _is_under_way(name: str) -> bool:
-    """Whether it is our own module whose import has imported the driver."""
+    """Whether the import of the hook's module is in progress."""
     hook = sys.modules.get(f"pyfiber.{name}")
     return hook is not None and not hasattr(hook, "install")
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     _with_driver(record, "psycopg", lambda driver: True)
     _with_driver(record, "psycopg2", lambda driver: driver.extensions.get_wait_callback() is None)

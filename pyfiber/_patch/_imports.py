@@ -1,4 +1,4 @@
-"""What is done when a module is imported: for those that a program may never need."""
+"""Callbacks at the import of a module, so that the patch imports nothing a program never uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _awaited: dict[str, list[Callback]] = {}
 
 
 class _Finder:
-    """Finds nothing itself, but sees what others find."""
+    """Asks the other finders, and has the import of awaited modules call their callbacks."""
 
     @staticmethod
     def find_spec(
@@ -33,7 +33,7 @@ class _Finder:
 
 
 def _watch(spec: ModuleSpec) -> None:
-    """Call them when the module is complete."""
+    """Have the loader of an awaited module call the callbacks once it has executed the module."""
     loader: Any = spec.loader
     theirs = getattr(loader, "exec_module", None)
     if theirs is None:
@@ -50,7 +50,10 @@ def _watch(spec: ModuleSpec) -> None:
 
 
 def when_imported(name: str, callback: Callback) -> Callable[[], None]:
-    """Call it now or then; returns what forgets it."""
+    """Call ``callback(module)`` now if the module is loaded, and whenever it is imported later.
+
+    Returns a function that ends this.
+    """
     if name in sys.modules:
         callback(sys.modules[name])
     if not _awaited:

@@ -1,4 +1,4 @@
-"""``threading.local``: a fiber of a run has attributes of its own, as a thread has."""
+"""The part ``local``: in a ``threading.local`` each fiber of a run has its own attributes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""``os.wait()`` and its kin, ``os.system()``, ``os.fork()``; ``os.popen()`` is subprocess's.
+"""The part ``os``: ``wait()`` and its relatives, ``system()``, ``fork()``.
 
-Nothing tells a fiber that one of several children has ended, so a thread waits for it and leaves it
-to be reaped by the fiber: a cancelled wait loses no child.
+``os.popen()`` belongs to the part ``subprocess``.
 
-In the child of a fork that a fiber made, blocking calls block: else the copies of the parent's
-other fibers would go on there.
+The system does not notify a fiber when one of several children ends. So a thread waits for that
+without reaping, and the fiber reaps the child itself: a cancelled wait loses no child.
+
+In the child of a fork that a fiber made, blocking calls block. If they parked, the copies of the
+parent's other fibers would go on there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pyfiber._futures import await_future
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _end_of, _in_thread
 
-#: Seconds between two looks where the system cannot wait without reaping.
+#: Seconds between two attempts to reap a child where the system cannot wait without reaping.
 _PAUSE = 0.02
 
 _theirs: dict[str, Any] = {
@@ -30,31 +32,35 @@ _theirs: dict[str, Any] = {
 
 
 def _until(ask: Callable[[], Any], pid: int, *, only_end: bool) -> Any:
-    """What it says when it no longer says that nothing has happened.
+    """Call ``ask()`` until it reports a child, and return the report; park in between.
 
-    pid: as for waitpid(); 0 is this process's group.
+    ``pid`` is as for waitpid(): 0 is this process's group. ``only_end``: of a child only the end is
+    waited for, not a stop.
     """
     while not (found := ask()) or not found[0]:
-        if pid > 0 and only_end and _has_ended(pid):
+        if pid > 0 and only_end and _await_end(pid):
             continue
         _await_any(pid, only_end)
     return found
 
 
-def _has_ended(pid: int) -> bool:
-    """It waits for that; False: the system cannot tell."""
+def _await_end(pid: int) -> bool:
+    """Park until the process has ended. False if the system has no descriptor for that."""
     try:
         with _end_of(pid) as number:
             wait_readable(number)
     except ProcessLookupError:
-        pass  # to be reaped, or somebody else's
+        pass  # the process has ended, or is no child of this one: the next ask() finds out
     except OSError:
         return False
     return True
 
 
 def _await_any(pid: int, only_end: bool) -> None:
-    """It reaps nothing. A cancelled fiber leaves the thread, which goes with the next child."""
+    """Park until a child has ended (or stopped), without reaping it; or for _PAUSE seconds.
+
+    If the fiber is cancelled, the thread that waits stays until the next child ends.
+    """
     if "waitid" not in _theirs:
         sleep(_PAUSE)
         return
@@ -66,7 +72,7 @@ def _await_any(pid: int, only_end: bool) -> None:
 
 
 def _wait_without_reaping(*args: Any) -> None:
-    with contextlib.suppress(ChildProcessError):  # whoever asks again is told so
+    with contextlib.suppress(ChildProcessError):  # the next ask() raises this error
         _theirs["waitid"](*args)
 
 
@@ -106,13 +112,14 @@ def waitid(idtype: int, id: int, options: int, /) -> Any:
 
 
 def system(command: Any) -> int:
-    """In a thread, where the child stays if the fiber is cancelled."""
+    """Run the command in a thread. If the fiber is cancelled, thread and command go on."""
     code: int = await_future(_in_thread(_theirs["system"], command))
     return code
 
 
-# A hook of os.register_at_fork() that takes a lock has a second half, which releases it. It would
-# do so even if the first half were cancelled: so the fiber is shielded while the hooks run.
+# A hook of os.register_at_fork() that takes a lock has a second half, which releases the lock. The
+# second half would run even if the first half were cancelled. So the fiber is shielded while the
+# hooks run.
 
 
 def fork() -> int:
@@ -132,9 +139,9 @@ def forkpty() -> tuple[int, int]:
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     record.function(os, "system", system)
-    if os.name != "nt":  # there waitpid() is the C library's, and of one child
+    if os.name != "nt":  # on Windows waitpid() is the C library's, for one given child
         for inside in (wait, waitpid, wait3, wait4, waitid, fork, forkpty):
             if hasattr(os, inside.__name__):
                 record.function(os, inside.__name__, inside)

@@ -1,4 +1,4 @@
-"""``queue.SimpleQueue`` of the interpreter; the other queues are made of threading's locks."""
+"""The part ``queue``: ``queue.SimpleQueue`` in C. The other queues use the locks of threading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a part of the patch has changed, so that it can be undone."""
+"""``Record``: what a part of the patch has changed, so that it can be undone.
+
+Most changes put a gate in the place of a function (csrc/python/patch/gate.c). In a fiber an open
+gate calls the function ``inside``; elsewhere, and once closed, it calls the original.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,18 @@ AnyGate: TypeAlias = Gate | MethodGate
 
 _NOTHING: Any = object()
 
-#: Gates that were made before, by the original's id: names that were bound to one are alive again
-#: when the patch comes back.
+#: All gates made so far, by the id of the original. A later patch opens the same gate again, so
+#: names that are bound to it since the earlier patch work again.
 _made: dict[int, AnyGate] = {}
 
 
 def _binds(original: Any) -> bool:
-    """It becomes a method where it is an attribute of a class."""
+    """Whether the original becomes a method when it is an attribute of a class."""
     return hasattr(type(original), "__get__")
 
 
 def gate_for(original: Any, inside: Callable[..., Any]) -> AnyGate:
-    """An open one."""
+    """An open gate, which calls ``inside`` in a fiber and the original elsewhere."""
     original = _outside(original)
     gate = _made.get(id(original))
     if gate is None or gate._inside is not inside:
@@ -37,7 +41,7 @@ def gate_for(original: Any, inside: Callable[..., Any]) -> AnyGate:
 
 
 def modules() -> Iterator[tuple[str, ModuleType]]:
-    """All but pyfiber's own, which know what they call."""
+    """Yield name and module of all loaded modules but pyfiber's, which need no gates."""
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and name.partition(".")[0] != "pyfiber":
             yield name, module
@@ -46,21 +50,21 @@ def modules() -> Iterator[tuple[str, ModuleType]]:
 class Record:
     """The changes of one part, which are undone in reverse order.
 
-    A change that somebody else has made on top of one of these stays as it is.
+    If somebody else has changed the same attribute since, that change stays.
     """
 
     def __init__(self) -> None:
-        #: What was given a gate, for reports: its name and the gate.
+        #: For reports: the gates, by the names of the functions that they replace.
         self.gates: dict[str, AnyGate] = {}
-        #: Names in other modules that held an original: (module, name).
+        #: For reports: names in other modules that held an original: (module, name).
         self.names: list[tuple[str, str]] = []
-        #: Classes of which sockets, locks and so on are made otherwise.
+        #: For reports: other changes, such as the class of sockets made in a fiber, in words.
         self.notes: list[str] = []
         self._undo: list[Callable[[], object]] = []
         self._sought: dict[int, AnyGate] = {}
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """An attribute of a module or of a class."""
+        """Replace an attribute of a module or of a class."""
         old = vars(owner).get(name, _NOTHING)
 
         def undo() -> None:
@@ -75,7 +79,7 @@ class Record:
         self._undo.append(undo)
 
     def replace_in_type(self, type: type[Any], name: str, new: Any) -> None:
-        """An attribute of a type that Python code cannot change; none that has a slot."""
+        """Replace an attribute of an immutable type; it must not be one with a slot in the type."""
         old = vars(type).get(name, _NOTHING)
 
         def undo() -> None:
@@ -90,9 +94,10 @@ class Record:
         self._undo.append(undo)
 
     def function(self, module: ModuleType, name: str, inside: Callable[..., Any]) -> None:
-        """A gate instead of a module's function, wherever a module's name holds that.
+        """Put a gate in the place of a module's function.
 
-        Other modules get it when the part is complete: see bind_names().
+        Other modules that have imported the function by name get the gate when the part is
+        complete: see bind_names().
         """
         original = getattr(module, name)
         gate = self._gate(f"{module.__name__}.{name}", original, inside)
@@ -100,7 +105,7 @@ class Record:
         self.replace(module, name, gate)
 
     def method(self, cls: type[Any], name: str, inside: Callable[..., Any]) -> None:
-        """A gate instead of a class's method, its own or an inherited one."""
+        """Put a gate in the place of a class's method, its own or an inherited one."""
         original = inspect.getattr_static(cls, name)
         label = f"{cls.__module__}.{cls.__qualname__}.{name}"
         if name == "__new__":
@@ -122,7 +127,7 @@ class Record:
         return gate
 
     def when_imported(self, name: str, change: Callable[[ModuleType], object]) -> None:
-        """Make a change to a module, if it is there now or when it is imported."""
+        """Call ``change(module)`` now if the module is loaded, and when it is imported later."""
 
         def imported(module: ModuleType) -> None:
             change(module)
@@ -131,7 +136,7 @@ class Record:
         self.on_undo(when_imported(name, imported))
 
     def on_undo(self, fn: Callable[[], object]) -> None:
-        """To be called then."""
+        """Have undo() call ``fn()``."""
         self._undo.append(fn)
 
     def bind_names(self) -> None:
@@ -142,11 +147,11 @@ class Record:
                 gate = self._sought.get(id(value))
                 if gate is not None and gate.__wrapped__ is value:
                     self.replace(module, name, gate)
-                    if module_name != gate.__module__:  # its home in C
+                    if module_name != gate.__module__:  # the C module itself
                         self.names.append((module_name, name))
 
     def undo(self) -> None:
-        """Everything is as it was, in modules imported since then as well: the gates are closed."""
+        """Undo all changes. Gates in modules imported since then call the originals from now on."""
         while self._undo:
             self._undo.pop()()
 

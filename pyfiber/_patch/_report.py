@@ -1,4 +1,4 @@
-"""What ``patch_report()`` returns."""
+"""``PatchReport``, which ``patch_report()`` returns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pyfiber._patch._record import AnyGate, Record
 class PatchReport:
     """What the patch has reached, and what it has not.
 
-    ``str()`` of it is for reading.
+    ``str(report)`` is a text for people.
     """
 
-    #: Part: the callables that have a gate, such as ``time.sleep``.
+    #: By part: the callables that have a gate, such as ``time.sleep``.
     reached: dict[str, list[str]] = field(default_factory=dict)
-    #: Names in modules that were bound before, and have the gate: ``module.name``.
+    #: Names in other modules that held an original and now hold its gate: ``module.name``.
     names: list[str] = field(default_factory=list)
-    #: Part: what else has changed, in words.
+    #: By part: what else has changed, in words.
     notes: dict[str, list[str]] = field(default_factory=dict)
-    #: What still holds an original, which blocks in a fiber: (original, where).
+    #: Places that still hold an original, which blocks in a fiber: (original, place).
     held: list[tuple[str, str]] = field(default_factory=list)
     #: Loaded extension modules that are known to block: (module, reason, what to do).
     blocking: list[tuple[str, str, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, records: Mapping[str, Record]) -> PatchReport:
-        """Of the parts that are in force."""
+        """The report on the parts that are in force."""
         return cls(
             reached={part: list(record.gates) for part, record in records.items()},
             names=[".".join(name) for record in records.values() for name in record.names],
@@ -75,7 +75,7 @@ class PatchReport:
 
 
 def _holders(gate: AnyGate) -> Iterator[str]:
-    """Who refers to the original function beside the gate, in words."""
+    """Describe the places that refer to the original function, other than the gate."""
     original = gate.__wrapped__
     if getattr(original, "__qualname__", "") != getattr(original, "__name__", ""):
         return  # a method, which its class finds by itself
@@ -85,9 +85,9 @@ def _holders(gate: AnyGate) -> Iterator[str]:
 
 
 def _words_for(referrer: Any, original: Any) -> str:
-    """Empty for what is no place where it stays: frames, the patch's own things."""
+    """Describe a place. Empty if it does not keep the original (a frame), or is the patch's own."""
     if isinstance(referrer, FunctionType):
-        return ""  # its own globals or closure, which are told of by themselves
+        return ""  # by its own globals or closure, which are places themselves
     if isinstance(referrer, tuple):
         return _first(_words_for_defaults(each, referrer) for each in gc.get_referrers(referrer))
     if isinstance(referrer, CellType):
@@ -134,7 +134,7 @@ def _words_for_dict(names: dict[Any, Any], original: Any) -> str:
     return ""
 
 
-#: What these hold they call so that it does not wait.
+#: Packages that hold originals, but call them so that they do not wait.
 _INNOCENT = ("pyfiber", "selectors", "subprocess")
 
 

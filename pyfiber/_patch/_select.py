@@ -1,7 +1,8 @@
-"""``select`` and the classes of ``selectors``.
+"""The part ``select``: the module ``select`` and the classes of ``selectors``.
 
-What belongs to a standard loop of asyncio that runs in a fiber blocks as ever: if the fiber parked,
-the others would see that loop as their own. ``asyncio.run()`` in a fiber has pyfiber's loop.
+The selector of a standard asyncio loop that runs in a fiber goes on blocking the thread. If its
+fiber parked, other fibers of the thread would see that loop as the running one. ``asyncio.run()``
+in a fiber uses pyfiber's loop.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import pyfiber.selectors as ours
 from pyfiber._engine import now, sleep
 from pyfiber._patch._record import Record
 
-#: Seconds between two looks at a poll object: the first and the longest.
+#: Seconds between two looks at a poll object: the first pause and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 
 def _belongs_to_loop(thing: Any) -> bool:
-    """A selector, or what that asks itself."""
+    """Whether this is the selector of the running asyncio loop, or that selector's epoll object."""
     events = sys.modules.get("asyncio.events")
     loop = None if events is None else events._get_running_loop()
     selector = getattr(loop, "_selector", None)
@@ -38,18 +39,21 @@ def _selecting(theirs: Any, wait: Callable[..., Any]) -> Callable[..., Any]:
     return select
 
 
-# What selectors ask themselves with a timeout of 0 is answered at once.
+# The selectors above call these methods with a timeout of 0. Such a call returns at once.
 
 
 def epoll_poll(self: Any, timeout: float | None = None, maxevents: int = -1) -> Any:
-    """Of an epoll object."""
+    """``poll()`` of an epoll object."""
     if timeout == 0 or _belongs_to_loop(self):
         return _theirs_epoll(self, timeout, maxevents)
     return ours.poll_epoll(self, timeout, maxevents)
 
 
 def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
-    """Of a poll object that was made elsewhere, which does not tell what it watches."""
+    """``poll()`` of a poll object that was made elsewhere.
+
+    Such an object does not reveal its descriptors, so this looks at it again and again.
+    """
     theirs = _theirs_poll
     if timeout == 0 or _belongs_to_loop(self):
         return theirs(self, timeout)  # type: ignore[no-any-return]
@@ -67,7 +71,7 @@ def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
 def control(
     self: Any, changelist: Any, max_events: int, timeout: float | None = None, /
 ) -> list[Any]:
-    """Of a kqueue."""
+    """``control()`` of a kqueue."""
     if _belongs_to_loop(self):
         return _theirs_control(self, changelist, max_events, timeout)  # type: ignore[no-any-return]
     found: list[Any] = _theirs_control(self, changelist, max_events, 0)
@@ -100,7 +104,7 @@ if hasattr(select, "poll"):
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     record.function(select, "select", ours.select)
     if hasattr(select, "poll"):
         record.function(select, "poll", ours.poll)

@@ -1,8 +1,8 @@
-"""Sockets: the class ``socket.socket`` itself.
+"""The part ``socket``: the class ``socket.socket`` itself.
 
-A socket that is made in a fiber is one of pyfiber.socket's. Those that are made elsewhere, and
-those of a program's own subclass, stay what they are; in a fiber each operation is tried without
-waiting, and when it would have waited, the fiber waits for the descriptor.
+A socket that is made in a fiber is one of pyfiber.socket's. A socket that is made elsewhere, or is
+of a program's own subclass, keeps its class. Each of its operations in a fiber is tried without
+waiting; if it would have waited, the fiber parks until the descriptor is ready.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _Base = _socket.socket
 _Standard = socket.socket
 _unix = getattr(socket, "AF_UNIX", None)
 
-#: For one call; without it, and what it needs in C, a socket is tried when it is said to be ready.
+#: The flag that makes a single call not wait. 0 where the system or the engine does not support
+#: that: then an operation is tried only when the socket is reported ready.
 _AT_ONCE: int = getattr(socket, "MSG_DONTWAIT", 0) if hasattr(_engine, "_at_once") else 0
 
 # made in a fiber ----------------------------------------------------------------------------------
 
 
 class Shared(pyfiber.socket.socket):
-    """One on which fibers take turns, as threads may: programs do that."""
+    """A socket on which several fibers take turns, as threads may on a standard one."""
 
     __slots__ = ()
 
@@ -41,31 +42,32 @@ class Shared(pyfiber.socket.socket):
         self._set_turns()  # type: ignore[attr-defined]
 
     def accept(self) -> tuple[Shared, Any]:
-        """As the class says."""
+        """Accept a connection, whose socket can be shared as well."""
         made, address = self._accept_as(Shared)  # type: ignore[attr-defined]
         made._set_turns()
         return made, address
 
-    # Waits in Python code, which the object's own mark does not reach.
+    # These methods wait in Python code, which the mark set by _set_turns() does not reach.
+    # _call_patched() has a cancellation raised in them once, as the mark does in native methods.
 
     def _resolved(self, address: Any) -> Any:
         return _engine._call_patched(super()._resolved, address)  # type: ignore[misc]
 
     def connect(self, address: Any) -> None:
-        """As the class says."""
+        """Connect to the address."""
         _engine._call_patched(super().connect, address)
 
     def connect_ex(self, address: Any) -> int:
-        """As the class says."""
+        """Connect; returns the number of an error, or 0."""
         number: int = _engine._call_patched(super().connect_ex, address)
         return number
 
     def detach(self) -> int:
-        """The descriptor blocks then, unless the program has set a timeout: as a standard one's."""
+        """Give the descriptor away. Without a timeout it blocks then, as a standard one's does."""
         blocks = self.gettimeout() is None
         number: int = super().detach()
         if blocks and number >= 0 and os.name != "nt":
-            with contextlib.suppress(OSError):  # it was closed behind the socket's back
+            with contextlib.suppress(OSError):  # the program has closed the descriptor itself
                 os.set_blocking(number, True)
         return number
 
@@ -75,7 +77,7 @@ Shared.__module__ = "pyfiber.socket"
 
 
 def new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    """``socket.socket.__new__``."""
+    """``socket.socket.__new__`` in a fiber."""
     return Shared.__new__(Shared) if cls is _Standard else _Base.__new__(cls)
 
 
@@ -83,7 +85,7 @@ def new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Deadline:
-    """Of one operation; it begins when it first has to wait."""
+    """The deadline of one operation; the time begins when the operation first has to wait."""
 
     __slots__ = ("end", "timeout")
 
@@ -92,7 +94,7 @@ class Deadline:
         self.end: float | None = None
 
     def left(self) -> float | None:
-        """Seconds, or None; TimeoutError when it has passed."""
+        """The seconds left, or None for no limit; TimeoutError when there are none."""
         if self.timeout is None:
             return None
         if self.end is None:
@@ -104,7 +106,7 @@ class Deadline:
         return left
 
     def wait(self, sock: socket.socket, writing: bool) -> None:
-        """The fiber waits until the socket is ready."""
+        """Park the fiber until the socket is ready."""
         number = sock.fileno()
         if number < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -138,7 +140,8 @@ def _perform(
         deadline.wait(sock, writing)
 
 
-# As the standard methods, which these stand for; pyfiber.socket's own never come here.
+# The functions below replace methods of the standard class, and do the same in a fiber. Objects of
+# pyfiber.socket's class have their own methods.
 
 
 def recv(self: socket.socket, bufsize: int, flags: int = 0, /) -> Any:
@@ -171,7 +174,7 @@ def send(self: socket.socket, data: Any, flags: int = 0, /) -> Any:
 
 def sendto(self: socket.socket, data: Any, *where: Any) -> Any:
     if not 1 <= len(where) <= 2:
-        return _Base.sendto(self, data, *where)  # which refuses it
+        return _Base.sendto(self, data, *where)  # raises TypeError
     flags = where[0] if len(where) == 2 else 0
     address = dns.resolved(self.family, where[-1])
     return _perform(self, _Base.sendto, True, data, flags | _AT_ONCE, address)
@@ -185,7 +188,7 @@ def sendmsg(
     address: Any = None,
     /,
 ) -> Any:
-    buffers, ancdata = list(buffers), list(ancdata)  # perhaps for several tries
+    buffers, ancdata = list(buffers), list(ancdata)  # iterators last for one try only
     if address is None:
         return _perform(self, _Base.sendmsg, True, buffers, ancdata, flags | _AT_ONCE)
     there = dns.resolved(self.family, address)
@@ -204,7 +207,7 @@ def sendall(self: socket.socket, data: Any, flags: int = 0, /) -> None:
                 if sent >= len(left):
                     return
         except BaseException as exc:
-            exc.sent = sent  # type: ignore[attr-defined]  # as pyfiber.socket's
+            exc.sent = sent  # type: ignore[attr-defined]  # as in pyfiber.socket
             raise
 
 
@@ -233,7 +236,7 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EINTR, errno.EWOULDBLOCK)
 
 
 def _connected(sock: socket.socket, address: Any) -> int:
-    """The number of an error, or 0."""
+    """Connect; returns the number of an error, or 0."""
     address = dns.resolved(sock.family, address)
     deadline = Deadline(sock)
     if deadline.timeout == 0 or not _AT_ONCE:
@@ -253,7 +256,7 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 
 
 def _connected_when_there_is_room(sock: socket.socket, address: Any, deadline: Deadline) -> int:
-    """The queue of a Unix socket's listener is full: see pyfiber.socket."""
+    """Try again until the queue of a Unix socket's listener has room: see pyfiber.socket."""
     for pause in _pauses():
         left = deadline.left()
         _pause(pause if left is None else min(pause, left))
@@ -266,9 +269,9 @@ def _connected_when_there_is_room(sock: socket.socket, address: Any, deadline: D
 def _sendfile_use_sendfile(
     self: socket.socket, file: Any, offset: int = 0, count: int | None = None
 ) -> int:
-    """By reading and sending: the system's own way waits in the system."""
+    """Have ``sendfile()`` read and send: the system's own call would block the thread."""
     if self.gettimeout() != 0 and _is_regular(file):
-        file.seek(offset)  # where sendfile() begins, whatever has been read
+        file.seek(offset)  # sendfile() ignores the position of the file
         raise socket._GiveupOnSendfile  # type: ignore[attr-defined]
     sent: int = _theirs_sendfile(self, file, offset, count)
     return sent
@@ -305,7 +308,7 @@ METHODS: list[Any] = [
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     for inside in METHODS:
         if hasattr(_Standard, inside.__name__):
             record.method(_Standard, inside.__name__, inside)

@@ -1,4 +1,4 @@
-"""TLS: connections made in a fiber are pyfiber.ssl's; standard ones wait as the fiber does."""
+"""The part ``ssl``: connections made in a fiber are pyfiber.ssl's; standard ones park a fiber."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyfiber._patch._socket import Deadline
 
 
 class SharedSSLSocket(pyfiber.ssl.SSLSocket):
-    """One on which fibers take turns, as threads may."""
+    """A TLS connection on which several fibers take turns, as threads may."""
 
     def _take_over(self, sock: Any) -> None:
         super()._take_over(sock)  # type: ignore[misc]
-        self.settimeout(self.gettimeout())  # which has it never block again, after sock's detach()
+        self.settimeout(self.gettimeout())  # sock.detach() has made the descriptor block: undo that
         self._set_turns()  # type: ignore[attr-defined]
 
 
@@ -52,7 +52,8 @@ def _create(
 
 # made elsewhere -----------------------------------------------------------------------------------
 
-#: OpenSSL wants a write that could not be completed again before the next one.
+#: The lock of each socket for writing. OpenSSL requires that a write which could not be completed
+#: is repeated before the next one begins.
 _turns: WeakKeyDictionary[Any, Lock] = WeakKeyDictionary()
 
 
@@ -61,7 +62,10 @@ def _in_turn(sock: Any, writing: bool) -> Any:
 
 
 def _parking(name: str, late: str, *, in_turn: bool) -> Callable[..., Any]:
-    """The standard method, which is tried with a timeout of 0 for a moment."""
+    """A replacement that tries the standard method with a timeout of 0, and parks if it must wait.
+
+    ``late`` is the text of a TimeoutError. ``in_turn``: the method may write, and takes the lock.
+    """
     theirs: Any = getattr(_Standard, name)
 
     def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +114,7 @@ METHODS = [
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     record.method(_Standard, "_create", _create)
     for inside in METHODS:
         record.method(_Standard, inside.__name__, inside)

@@ -1,7 +1,7 @@
-"""``subprocess.Popen``: one that is made in a fiber becomes pyfiber.subprocess's.
+"""The part ``subprocess``: a ``Popen`` that is made in a fiber becomes one of pyfiber.subprocess.
 
-Of those that are made elsewhere, and of a program's own subclass, the waits park; ``communicate()``
-runs in a thread. Their pipes' file objects are the standard ones, which block.
+A Popen that is made elsewhere, or is of a program's own subclass, keeps its class. In a fiber its
+waits park and ``communicate()`` runs in a thread, but the file objects of its pipes block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _theirs_communicate = _Standard.communicate
 
 
 class Shared(_Popen):
-    """One that code for threads has made: its waits raise a cancellation once."""
+    """A Popen that code for threads has made: its waits raise a cancellation once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,12 +41,12 @@ class Shared(_Popen):
             end._wait = partial(_call_patched, end._wait)
 
     def wait(self, timeout: float | None = None) -> int:
-        """As the class says."""
+        """Wait for the end of the process."""
         code: int = _call_patched(super().wait, timeout)
         return code
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> Any:
-        """As the class says."""
+        """Send the input and collect the output."""
         return _call_patched(super().communicate, input, timeout)
 
 
@@ -80,14 +80,14 @@ def communicate(self: Any, input: Any = None, timeout: float | None = None) -> A
         with shield():
             self.wait()
         raise
-    except FiberExit:  # nothing parks any more
+    except FiberExit:  # this fiber cannot park any more
         self.kill()
         _theirs_wait(self, None)
         raise
 
 
 def _try_wait(self: Any, wait_flags: int) -> tuple[int, int]:
-    """As the standard one, but past the gate of ``os.waitpid()``: here it must block."""
+    """Do what the standard method does, but with the original ``os.waitpid()``: it must block."""
     try:
         return _outside(os.waitpid)(self.pid, wait_flags)
     except ChildProcessError:
@@ -100,7 +100,7 @@ if sys.platform != "win32":
     _theirs_fork_exec: Any = _outside(_posixsubprocess.fork_exec)
 
     def fork_exec(*args: Any) -> int:
-        """Hooks of os.register_at_fork() run if there is a preexec_fn: see pyfiber._patch._os."""
+        """Shield the fiber: with a preexec_fn, hooks of os.register_at_fork() run (see _os.py)."""
         with shield():
             pid: int = _theirs_fork_exec(*args)
         return pid
@@ -108,7 +108,7 @@ if sys.platform != "win32":
 
 # multiprocessing's pipes --------------------------------------------------------------------------
 
-#: What surely goes into a pipe that is said to have room.
+#: Bytes that certainly fit into a pipe that is reported writable.
 _PIECE = 4096
 
 
@@ -123,7 +123,7 @@ def _write(fd: int, data: Any) -> int:
 
 
 def connections(record: Record, module: ModuleType) -> None:
-    """Of the module multiprocessing.connection, which passes the functions that read and write."""
+    """Make multiprocessing's pipes park: Connection takes functions that read and write."""
     kind: Any = module.Connection
     receive, send = kind._recv, kind._send
 
@@ -138,7 +138,7 @@ def connections(record: Record, module: ModuleType) -> None:
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     for inside in (__init__, _wait, communicate):
         record.method(_Standard, inside.__name__, inside)
     if hasattr(_Standard, "_try_wait"):
@@ -146,4 +146,4 @@ def apply(record: Record) -> None:
     if sys.platform != "win32":
         record.function(_posixsubprocess, "fork_exec", fork_exec)
         record.when_imported("multiprocessing.connection", partial(connections, record))
-    record.notes.append("those made in a fiber are pyfiber.subprocess's")
+    record.notes.append("a Popen made in a fiber is pyfiber.subprocess's")

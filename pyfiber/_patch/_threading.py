@@ -1,8 +1,8 @@
-"""``threading``: locks and what is made of them, ``Thread.start()`` and ``join()``; imports.
+"""The part ``threading``: locks and what is made of them, threads, and the locks of imports.
 
-The interpreter's locks are changed in place, those of earlier conditions, handlers and pools
-included (csrc/python/patch/lot.h); what is Python code over them follows. What is here is what that
-code lacks: it knows of time-outs, not of cancellation.
+The engine changes the types of the interpreter's locks in place (csrc/python/patch/lot.h). So locks
+that exist already, in conditions, logging handlers and pools, park as well, and so does Python code
+that uses locks. This module adds what Python's code lacks: it handles timeouts, not cancellation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _join = _engine._outside(threading.Thread.join)
 
 
 def wait(self: Any, timeout: float | None = None) -> bool:
-    # As the standard one; but a notification that met a cancelled waiter goes to the next.
+    # This is the standard code, except that a notification of a cancelled waiter goes to the next.
     if not self._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     waiter = _thread.allocate_lock()
@@ -52,7 +52,7 @@ def wait(self: Any, timeout: float | None = None) -> bool:
 
 
 def _leave(condition: Any, waiter: Any) -> bool:
-    """False: somebody has notified it."""
+    """Remove the waiter. False if somebody has notified, and so removed, it already."""
     try:
         condition._waiters.remove(waiter)
     except ValueError:
@@ -61,7 +61,7 @@ def _leave(condition: Any, waiter: Any) -> bool:
 
 
 def acquire_restore(self: Any, saved: object) -> None:
-    """Of a condition whose lock does not save its state itself."""
+    """Take the lock of a condition again; for locks that do not restore their state themselves."""
     if type(self._lock) is _thread.LockType:
         _engine._lock_retake(self._lock)
     elif _engine._may_park():
@@ -75,16 +75,17 @@ def acquire_restore(self: Any, saved: object) -> None:
 
 
 def start(self: threading.Thread) -> None:
-    # It waits until the thread runs. Cancelled there, a thread would run that nobody knows of.
+    # start() waits until the thread runs. If a cancellation ended that wait, the thread would run
+    # although start() has failed.
     with shield():
         _start(self)
 
 
 class EndOfThread:
-    """Stands for the thread's method that it calls last, and tells fibers."""
+    """Replaces ``_delete()``, the method that a thread calls last, to wake fibers that join it."""
 
     def __init__(self, thread: threading.Thread) -> None:
-        self.thread = weakref.ref(thread)  # which may be past its last call by now
+        self.thread = weakref.ref(thread)  # weak, as the thread may have made its last call already
         self.event = Event()
 
     def __call__(self) -> None:
@@ -94,7 +95,7 @@ class EndOfThread:
         self.event.set()
 
 
-#: Those that fibers wait for. A forked child has none of the threads.
+#: The ends that fibers wait for. A forked child has none of the threads, so they are all set there.
 _awaited: weakref.WeakSet[EndOfThread] = weakref.WeakSet()
 
 
@@ -106,10 +107,10 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-#: For what is left when a thread's Python code has ended: it takes microseconds, if no destructor
-#: of what the thread leaves behind waits.
+#: Threads that join a thread whose Python code has ended. The rest of it takes microseconds, unless
+#: a destructor of something that the thread leaves behind waits.
 _joins = ThreadLimiter(100, abandon_on_cancel=True)
-#: How long a fiber's thread may block for that.
+#: Seconds that the fiber's own thread may block for that rest, before one of _joins is used.
 INSTANT = 0.001
 
 
@@ -129,7 +130,7 @@ def join(self: threading.Thread, timeout: float | None = None) -> None:
 
 
 def _waits(thread: threading.Thread, timeout: float | None) -> bool:
-    """Otherwise it returns at once, perhaps with an error."""
+    """Whether join() has to wait. Otherwise it returns at once, perhaps with an error."""
     return (
         (timeout is None or timeout > 0)
         and thread is not threading.current_thread()
@@ -141,9 +142,10 @@ def _waits(thread: threading.Thread, timeout: float | None) -> bool:
 
 
 def import_threads() -> types.SimpleNamespace:
-    """The module ``_thread`` for the locks of modules, whose owner is a fiber in a fiber.
+    """A module ``_thread`` for the import system in which the ident is the fiber's, in a fiber.
 
-    Otherwise a fiber would get a module that another one of its thread has half imported.
+    So the owner of a module's lock is a fiber. If it were the thread, a fiber would get a module
+    that another fiber of the thread has half imported.
     """
     names = dict(vars(_thread))
     return types.SimpleNamespace(**names | {"get_ident": _engine._fiber_ident})
@@ -154,12 +156,13 @@ _has_deadlock = _imports._ModuleLock.has_deadlock
 
 
 def has_deadlock(self: Any) -> Any:
-    # The code that has begun this run may be importing it, and waits for the run.
+    # The module may be in the middle of an import by the code that has begun this run, outside of
+    # fibers on this thread. Since that code waits for the run, to wait for it would be a deadlock.
     return self.owner == _thread.get_ident() != _engine._fiber_ident() or _has_deadlock(self)
 
 
 def keep_imports(owner: int) -> None:
-    """What this fiber is in the midst of importing is still its own when idents change."""
+    """Give the locks of modules that the caller is importing to ``owner``, as idents change."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is _imports._find_and_load.__code__:

@@ -1,4 +1,4 @@
-"""``time.sleep``."""
+"""The part ``time``: ``time.sleep()``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from pyfiber import _engine
 from pyfiber._patch._record import Record
 
-#: Seconds; more than this the standard one refuses, or it is centuries.
+#: Seconds. A longer sleep is left to the standard function, which refuses it or takes centuries.
 _LONGEST = 9e9
 
 
 def sleep(seconds: Any, /) -> None:
-    """In a fiber."""
+    """``time.sleep()`` in a fiber."""
     if not isinstance(seconds, (int, float)) and hasattr(type(seconds), "__index__"):
         seconds = seconds.__index__()
     if isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST:
         _engine.sleep(seconds)
     else:
-        _engine._outside(time.sleep)(seconds)  # which raises its own error
+        _engine._outside(time.sleep)(seconds)  # also to raise its error
 
 
 def apply(record: Record) -> None:
-    """See Record."""
+    """Apply this part; the record undoes it."""
     record.function(time, "sleep", sleep)

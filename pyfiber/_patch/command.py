@@ -1,4 +1,4 @@
-"""`python -m pyfiber run`: a program whose main part runs in a fiber, patched if wanted."""
+"""`python -m pyfiber run`: runs a program in a fiber of a run, patched if wanted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pyfiber
 from pyfiber import _hooks, _patch
 from pyfiber._program import add_program, run_program, set_arguments
 
-DESCRIPTION = """Run a program, unchanged, in a fiber of a run: it may use pyfiber.spawn() and all
-that waits at once. The process ends when the program and its fibers have ended, with the
-program's exit status, or with 1 if that is 0 and a fiber has failed and nobody looked."""
+DESCRIPTION = """Run a program, unchanged, in a fiber of a run, so that it may call pyfiber.spawn()
+and whatever else needs a run. The process ends when the program and its fibers have ended. Its exit
+status is the program's, or 1 if that is 0 and a fiber has failed and nobody looked at the
+failure."""
 
 
 def add_patch(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def add_patch(parser: argparse.ArgumentParser) -> None:
 
 
 def parts_of(text: str) -> dict[str, bool]:
-    """Of "socket,ssl": the arguments of patch()."""
+    """The arguments of patch() for a text such as "socket,ssl"."""
     parts = dict.fromkeys(text.split(","), True)
     if unknown := parts.keys() - _patch.PARTS.keys():
         names = ", ".join(map(repr, sorted(unknown)))
@@ -39,7 +40,7 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def patch_as(options: argparse.Namespace) -> None:
-    """Patch what the options of add_patch() say."""
+    """Call patch() if the options of add_patch() say so."""
     if options.patch or options.parts:
         _patch.patch(**(options.parts or {}))
 
@@ -56,7 +57,7 @@ class Failures:
     """Logs failures that nobody looked at, as run() does, and remembers whether there were any."""
 
     def __init__(self) -> None:
-        #: The process that has logged one. A child of a fork has an exit status of its own.
+        #: The process that has logged a failure. A forked child has its own exit status.
         self.pid: int | None = None
 
     def log(self, fiber: _hooks.Task, exc: BaseException) -> None:
@@ -64,12 +65,12 @@ class Failures:
         _hooks.log_failure(fiber, exc, "%r failed and nobody looked at it")
 
     def status(self) -> int:
-        """Of a process whose program has ended well."""
+        """The exit status of this process if its program has ended well."""
         return int(self.pid == os.getpid())
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the program; its exit is the exit of this process."""
+    """Run the program and return the exit status; a SystemExit of the program passes through."""
     set_arguments(options)
     patch_as(options)
     failures = Failures()

@@ -1,4 +1,4 @@
-"""asyncio, both ways: plain code in coroutines, and fibers beside tasks, a loop in a fiber.
+"""asyncio with fibers: plain code in coroutines, fibers beside tasks, a loop in a fiber.
 
 ``await run_in_fiber(fn)`` calls a plain function in a fiber of the running task, and ``await_()``
 waits in it::
@@ -13,7 +13,7 @@ waits in it::
     >>> asyncio.run(run_in_fiber(plain, ["Lancelot", "Tim"]))
     ['Tim', 'Lancelot']
 
-``async with Host() as host`` runs a whole scheduler in the turns of the running loop::
+``async with Host() as host`` runs a whole scheduler between the callbacks of the running loop::
 
     >>> import pyfiber
     >>> def main():

@@ -1,7 +1,7 @@
 """What asyncio keeps for the thread: the running loop, and the current task of each loop.
 
-``keep_asyncio_state(fn, *args)`` calls a function that may set them; while it waits for other
-fibers they are set aside, so that those see no loop that is not theirs. See
+``keep_asyncio_state(fn, *args)`` calls a function that may set the two. While the function waits,
+they are set aside, so that the thread's other fibers do not see a loop that is not theirs. See
 csrc/python/wait/asyncio.h.
 """
 
@@ -17,7 +17,7 @@ from pyfiber._engine import _keep_asyncio_state
 
 _asyncio: Any = import_module("_asyncio")
 
-# Functions in C, so that no signal handler runs in the middle of it.
+# These are functions in C, so that no signal handler runs in the middle of an exchange.
 _take: Callable[[Any, Any], Any]
 _give: Callable[[Any, Any], Any]
 if sys.version_info >= (3, 14):

@@ -6,9 +6,10 @@
                                               │                      │
     the scheduler's fibers                    └> fiber, fiber, ...   └> fiber
 
-A turn is due when a fiber is ready. Who makes one ready, here, asks the loop for a turn by
-``call_soon()``; what others do between turns, and threads, makes the scheduler's descriptor
-readable; and one timer of the loop stands for the earliest of the scheduler's.
+A turn is due when a fiber is ready. If a method of the Host makes a fiber ready, it asks the loop
+for a turn by ``call_soon()``. If other code does so between turns, or another thread, the
+scheduler's descriptor becomes readable, which the loop watches. One timer of the loop is set for
+the earliest of the scheduler's timers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class HostedScheduler(Scheduler):
-    """A scheduler that knows its host."""
+    """A scheduler with a reference to its host."""
 
     host: Host
 
@@ -45,17 +46,17 @@ class HostedScheduler(Scheduler):
 class Host:
     """``async with Host() as host``: fibers on the running loop, beside its tasks.
 
-    The fibers are those of a run: ``spawn()``, ``sleep()``, groups, scopes, queues, ``to_thread()``
-    and whatever else needs ``pyfiber.run()`` work in them, and so does ``await_()``. They run on
-    the loop's thread, between its callbacks; the loop may be asyncio's, uvloop's or another one
-    with ``add_reader()``.
+    In the fibers everything works that works in ``pyfiber.run()``: ``spawn()``, ``sleep()``,
+    groups, scopes, queues, ``to_thread()``; and so does ``await_()``. The fibers run on the loop's
+    thread, between its callbacks. The loop may be asyncio's, uvloop's or another one with
+    ``add_reader()``.
 
     Leaving the block cancels the fibers that are left, and waits for their end. `on_unhandled` says
     what happens to failures that nobody looks at, as for ``pyfiber.run()``.
 
-    FiberError if a block is entered twice, or inside of a run. NotImplementedError where the loop
-    cannot watch descriptors, or the scheduler has none: on Windows. There, run asyncio in one
-    thread and ``pyfiber.run()`` in another.
+    FiberError if a Host is entered twice, or inside of a run. NotImplementedError where the loop
+    cannot watch descriptors, or the scheduler has none, as on Windows: run asyncio in one thread
+    and ``pyfiber.run()`` in another.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -73,11 +74,12 @@ class Host:
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise FiberError("a Host is entered once: make another one")
+            raise FiberError("a Host can be entered only once: make another one")
         if _running_scheduler() is not None:
-            raise FiberError("a Host inside of a run: its fibers are there already, use spawn()")
+            raise FiberError("a Host cannot be used inside of a run: start fibers with spawn()")
         loop = self._loop = asyncio.get_running_loop()
-        # What rounds to milliseconds must not round down: it would come too early, again and again.
+        # Loops other than asyncio's may round times to milliseconds. A timer that is rounded down
+        # would come too early, again and again.
         self._least = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else 0.001
         scheduler = HostedScheduler(on_unhandled=self._on_unhandled)
         try:
@@ -131,7 +133,7 @@ class Host:
         scheduler = self._scheduler
         self._due = False
         if scheduler is None:
-            return  # asked for before the end of the block
+            return  # the turn was asked for before the end of the block
         try:
             delay = scheduler._turn()
         except BaseException:
@@ -143,14 +145,21 @@ class Host:
             self._come_back_in(delay)
 
     def _ask_for_turn(self) -> None:
-        """The caller makes a fiber ready, which needs no descriptor then."""
+        """Ask the loop for a turn; called where a fiber is made ready.
+
+        ``_stir()`` notes that a turn will come, so that the descriptor need not become readable.
+        """
         if not self._due:
             self._open()._stir()
             self._due = True
             self._loop.call_soon(self._turn)
 
     def _come_back_in(self, delay: float) -> None:
-        """A timer that comes too early does no harm: time limits are mostly removed unused."""
+        """Set the loop's timer, unless it is set for an earlier time.
+
+        A timer that comes too early does no harm, and most time limits are removed before they
+        end: so an earlier timer is not moved.
+        """
         when = self._loop.time() + max(delay, self._least)
         if self._timer is not None:
             if self._timer.when() <= when:
@@ -165,24 +174,24 @@ class Host:
     # fibers ---------------------------------------------------------------------------------------
 
     def spawn(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fiber[R]:
-        """Start ``fn(*args, **kwargs)`` in a fiber, which begins at the next turn.
+        """Start ``fn(*args, **kwargs)`` in a fiber, to begin at the next turn; return the Fiber.
 
-        FiberError outside of the block and on another thread; there, ``call_soon_threadsafe()`` of
-        the loop calls this.
+        FiberError outside of the block, and on another thread: from there, pass this method to
+        ``call_soon_threadsafe()`` of the loop.
         """
         scheduler = self._open()
         self._ask_for_turn()
         return scheduler.spawn(fn, *args, **kwargs)
 
     async def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call ``fn(*args, **kwargs)`` in a fiber and wait for it: ``result()`` of ``spawn()``."""
+        """Call ``fn(*args, **kwargs)`` in a fiber and wait for its result, as ``result()`` does."""
         return await self.result(self.spawn(fn, *args, **kwargs))
 
     async def result(self, fiber: Fiber[R]) -> R:
-        """Wait for a fiber of this host; its result, or its exception.
+        """Wait for a fiber of this host; return its result, or raise its exception.
 
         Cancelling the task that waits cancels the fiber, and waits for its end, as with a task that
-        another one awaits. If the fiber was cancelled, by whomever, this raises
+        another one awaits. If the fiber was cancelled, by this task or by other code, this raises
         asyncio.CancelledError.
         """
         cancelled = await self._end_of(fiber)
@@ -192,7 +201,10 @@ class Host:
             raise cancelled or asyncio.CancelledError(str(exc)) from exc
 
     async def _end_of(self, fiber: Fiber[Any]) -> asyncio.CancelledError | None:
-        """Wait for it. The last cancellation of the waiting task, which has been passed on."""
+        """Wait for the end of a fiber, and cancel the fiber when the waiting task is cancelled.
+
+        Returns the last cancellation of the task, or None.
+        """
         cancelled = None
         while not fiber.done():
             future = self._loop.create_future()
@@ -201,7 +213,7 @@ class Host:
                 await future
             except asyncio.CancelledError as exc:
                 if fiber.done():
-                    _ = fiber.outcome  # seen: the same cancellation has probably ended it
+                    _ = fiber.outcome  # counts as looked at: probably this cancellation ended it
                     raise
                 cancelled = exc
                 self._ask_for_turn()
@@ -211,7 +223,7 @@ class Host:
     # awaiting in a fiber --------------------------------------------------------------------------
 
     def wait_for(self, fiber: Fiber[Any], awaitable: Awaitable[T]) -> T:
-        """In the running fiber: wait for something of asyncio's."""
+        """Wait in the running fiber for an awaitable of asyncio's."""
         future: asyncio.Future[T] = start(self._loop, fiber, awaitable)
         if not future.done():
             self._wait(future)
@@ -224,7 +236,7 @@ class Host:
             latch.wait(None, future)
         except Cancelled as exc:
             if future.done():
-                return  # it was just not in time
+                return  # the cancellation came just too late
             future.cancel(*() if exc.reason is None else (exc.reason,))
             with shield():
                 latch.wait(None, future)

@@ -1,7 +1,7 @@
 """``new_event_loop()``: asyncio's loop in a fiber, beside other fibers.
 
-The loop's selector does not block the thread. It parks the fiber on its own descriptor: epoll, or
-kqueue, is readable itself when something that it watches is::
+The loop's selector does not block the thread. Instead the fiber parks until the selector's own
+descriptor is readable: that of epoll or kqueue is, when something that the selector watches is::
 
     the run's poller ── watches ──> the selector's descriptor ── watches ──> sockets, pipes ...
                                     and what other fibers wait for
@@ -42,15 +42,15 @@ Look = Callable[[float | None], Events]
 
 
 class ParkingSelector(selectors.DefaultSelector):
-    """In a fiber of a run ``select()`` lets the other fibers run; elsewhere it blocks as ever."""
+    """A selector whose ``select()`` parks in a fiber of a run, and blocks the thread elsewhere."""
 
-    #: While a fiber sleeps in select(): what to cancel to wake it.
+    #: While a fiber sleeps in select(): the scope to cancel to wake the fiber.
     sleep: CancelScope | None = None
-    #: ... and in which thread.
+    #: The thread of that fiber.
     thread = 0
     #: The loop has been given something to do, so it must not sleep.
     called = False
-    #: The loop has been told that its fiber is cancelled, and winds down. Its waits must not fail.
+    #: The loop's fiber is cancelled and the loop winds down, so its waits must not fail any more.
     winding_down = False
 
     def __init__(self, on_cancelled: Callable[[Cancelled], None]):
@@ -73,7 +73,7 @@ class ParkingSelector(selectors.DefaultSelector):
         return self._look(0)
 
     def _yield(self) -> None:
-        """Others run after each batch of callbacks; it costs little if there are none."""
+        """Let other fibers run after each batch of callbacks. Without any, that costs little."""
         if self.winding_down:
             with shield():
                 yield_now()
@@ -94,7 +94,7 @@ class ParkingSelector(selectors.DefaultSelector):
         wait_readable(self, timeout)
 
     def wake(self) -> None:
-        """Another fiber, perhaps, has given the loop something to do."""
+        """Wake select(): somebody, perhaps another fiber, has given the loop something to do."""
         self.called = True
         sleep, self.sleep = self.sleep, None
         if sleep is not None:
@@ -102,7 +102,7 @@ class ParkingSelector(selectors.DefaultSelector):
 
 
 class StandingSelector(ParkingSelector):
-    """One that has no descriptor: the fiber stands at each of those that are watched."""
+    """A selector without a descriptor: the fiber waits for each descriptor that is watched."""
 
     def _wait(self, timeout: float | None) -> None:
         keys = self.get_map().values()
@@ -112,7 +112,7 @@ class StandingSelector(ParkingSelector):
             timeout,
         )
 
-    # Another fiber changes what the loop's waits for.
+    # Another fiber may change what the loop's fiber waits for.
 
     def register(self, *args: Any, **kwargs: Any) -> selectors.SelectorKey:
         self.wake()
@@ -131,7 +131,8 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
     """asyncio's loop, run by a fiber."""
 
     _main: asyncio.Future[Any] | None = None
-    #: Of the run that goes on around the loop, while the loop has handlers for signals.
+    #: The wakeup descriptor and SIGINT's handler of the run around the loop, while the loop has
+    #: handlers for signals.
     _wakeup_outside: int | None = None
     _sigint_outside: Any = None
 
@@ -161,7 +162,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
             main._log_destroy_pending = False
         self._main = main
         if self._parking.winding_down and isinstance(future, asyncio.Task) and _is_cancelled():
-            future.cancel()  # a Runner's next call; what it cleans up with is no task
+            future.cancel()  # of Runner.run(); what the Runner cleans up with is no task
         try:
             return super().run_until_complete(main)
         except asyncio.CancelledError:
@@ -170,13 +171,13 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
             raise
         except BaseException:
             if main is not future and main.done() and not main.cancelled():
-                main.exception()  # the caller cannot look at it
+                main.exception()  # counts as retrieved: the caller has no access to it
             raise
         finally:
             self._main = None
 
     def _fiber_is_cancelled(self, exc: Cancelled) -> None:
-        """As Ctrl-C: the main task is cancelled, and the loop goes on until that has ended."""
+        """Cancel the main task, as Ctrl-C does; the loop goes on until that task has ended."""
         self._parking.winding_down = True
         if self._main is None:
             self.stop()
@@ -191,16 +192,16 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> asyncio.Handle:
-        """What call_soon() and call_soon_threadsafe() end in.
+        """Wake the loop; both call_soon() and call_soon_threadsafe() call this method.
 
-        A method around call_soon() itself would take a fifth more for a task's every step.
+        A method around call_soon() itself would make each step of a task take a fifth more time.
         """
         handle: asyncio.Handle = super()._call_soon(callback, args, context)  # type: ignore[misc]
         self._parking.called = True
         if self._parking.sleep is not None and get_ident() == self._parking.thread:
             self._parking.wake()  # another thread writes to the loop's own pipe
         trace: Any = handle._source_traceback  # type: ignore[attr-defined]
-        if trace:  # in debug mode a handle knows who made it: that ends with the caller
+        if trace:  # in debug mode: the stack at which the handle was made, without this method
             del trace[-1]
         return handle
 
@@ -214,7 +215,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         handle = super().call_at(when, callback, *args, context=context)
         self._parking.wake()
         trace: Any = handle._source_traceback  # type: ignore[attr-defined]
-        if trace:  # in debug mode a handle knows who made it: that ends with the caller
+        if trace:  # in debug mode: the stack at which the handle was made, without this method
             del trace[-1]
         return handle
 
@@ -225,7 +226,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
     # signals --------------------------------------------------------------------------------------
 
     def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """asyncio takes over what wakes the thread at a signal; a run around the loop needs it."""
+        """Add a handler, and keep the run's wakeup descriptor, which asyncio replaces."""
         self._keep_outside(sig)
         try:
             super().add_signal_handler(sig, callback, *args)
@@ -244,7 +245,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         if not self._has_handlers():
             try:
                 self._wakeup_outside = signal.set_wakeup_fd(-1)
-            except ValueError:  # not the main thread, as asyncio will tell
+            except ValueError:  # not the main thread: asyncio raises the error
                 return
         if sig == signal.SIGINT and self._sigint_outside is None:
             self._sigint_outside = signal.getsignal(sig)
@@ -268,19 +269,19 @@ def _is_cancelled() -> bool:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of asyncio for a fiber: the fiber waits in it, others run meanwhile.
+    """Make an asyncio loop for a fiber: when the loop waits, the fiber parks and others run.
 
-    For ``asyncio.Runner(loop_factory=new_event_loop)`` and, from Python 3.12 on,
-    ``asyncio.run(main(), loop_factory=new_event_loop)``, in a fiber of a run. It is asyncio's own
-    SelectorEventLoop, with everything that this can do. Several may run on one thread, each in a
-    fiber; outside of a run such a loop blocks its thread as any loop does.
+    In a fiber of a run, use it with ``asyncio.Runner(loop_factory=new_event_loop)`` or, from Python
+    3.12 on, ``asyncio.run(main(), loop_factory=new_event_loop)``. The loop is asyncio's own
+    SelectorEventLoop, with all its features. Several loops may run on one thread, each in a fiber.
+    Outside of a run such a loop blocks its thread as any loop does.
 
-    Only in its own fiber is it "the running loop". Other fibers of the thread may call its methods
-    (``call_soon()``, ``create_task()``, ``stop()``), and set results of its futures. A callback or
-    task that waits for fibers, in ``pyfiber.sleep()`` or for a lock, say, holds up its own loop
+    The loop is "the running loop" in its own fiber only. Other fibers of the thread may call its
+    methods (``call_soon()``, ``create_task()``, ``stop()``), and set results of its futures. A
+    callback or task that parks, in ``pyfiber.sleep()`` or for a lock, say, holds up its own loop
     only.
 
-    Cancelling the fiber cancels the task that the loop runs for, as Ctrl-C does; when that has
+    Cancelling the fiber cancels the task that the loop runs for, as Ctrl-C does; when that task has
     ended, Cancelled is raised.
     """
     return FiberEventLoop()

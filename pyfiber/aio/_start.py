@@ -1,4 +1,4 @@
-"""A future for whatever can be awaited, begun in the running fiber."""
+"""``start()``: a future for anything that can be awaited, begun in the running fiber."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pyfiber.aio._asyncio_state import keep_asyncio_state
 def start(
     loop: asyncio.AbstractEventLoop, fiber: Fiber[Any], awaitable: Awaitable[Any]
 ) -> asyncio.Future[Any]:
-    """The future itself, or a task. That begins at once where asyncio can do it, from 3.12 on."""
+    """A future for the awaitable: the future itself, or a new task.
+
+    The task begins at once where asyncio supports that, from Python 3.12 on.
+    """
     if asyncio.current_task(loop) is not None:
         raise FiberError("await_() in a coroutine: write `await` instead")
     if asyncio.isfuture(awaitable):
@@ -23,7 +26,7 @@ def start(
             raise ValueError("await_() of a future that belongs to another loop")
         return awaitable
     coroutine = awaitable if asyncio.iscoroutine(awaitable) else _awaiting(awaitable)
-    # Inside of the task the fiber may wait for others, who must not be taken for the task.
+    # The task may wait for other fibers in its first step, and these must not count as the task.
     return keep_asyncio_state(_make_task, loop, coroutine, _own_context(fiber))  # type: ignore[no-any-return]
 
 
@@ -32,7 +35,10 @@ async def _awaiting(awaitable: Awaitable[Any]) -> Any:
 
 
 def _own_context(fiber: Fiber[Any]) -> Context:
-    """What the coroutine sets, the fiber sees; unless that is in the midst of a Context.run()."""
+    """The fiber's context, so that the fiber sees what the coroutine sets.
+
+    If the fiber is in the middle of a Context.run(), a copy: a context cannot be entered twice.
+    """
     context = fiber.context
     assert context is not None
     try:

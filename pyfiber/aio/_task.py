@@ -26,9 +26,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: What arrives at the driver with an awaitable. Whoever else switches there brings something else.
+#: The value of await_()'s switch to the driver. A switch by other code brings another value.
 _ASKS = object()
-#: The same from a raw fiber that the task's fiber has entered: ``asker`` tells which.
+#: The same from a raw fiber that the task's fiber has entered; ``asker`` is that fiber.
 _ASKS_INSIDE = object()
 
 
@@ -46,16 +46,17 @@ class TaskFiber(Fiber[R]):
 async def run_in_fiber(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call ``fn(*args, **kwargs)`` in a fiber; inside of it, ``await_()`` waits as ``await`` does.
 
-    Returns its result or raises its exception. It is a step of the calling task, of whatever loop:
-    `fn` runs on the task's thread, in the task's own context (a variable that it sets is set for
-    the task), and while it waits the loop runs other tasks. Cancelling the task raises
-    asyncio.CancelledError at the ``await_()``, where `fn` may catch it.
+    Returns its result or raises its exception. The call is a step of the calling task, whatever
+    loop that runs on: `fn` runs on the task's thread, in the task's own context (a variable that
+    `fn` sets is set for the task), and while `fn` waits the loop runs other tasks. Cancelling the
+    task raises asyncio.CancelledError at the ``await_()``, where `fn` may catch it.
 
-    If the coroutine is closed, GeneratorExit is raised there; if it is lost where no fiber may be
-    entered, in the garbage collector or on another thread, FiberExit is, at the next opportunity.
+    If the coroutine is closed, GeneratorExit is raised at the ``await_()``. If the coroutine is
+    lost where no fiber may be entered, in the garbage collector or on another thread, FiberExit is
+    raised there, at the next opportunity.
 
     TypeError if `fn` is not callable or is an async function. FiberError if the coroutine is
-    continued on another thread, or by a switch of somebody else's.
+    continued on another thread, or if the fiber is left by a switch other than ``await_()``'s.
     """
     home = current()
     fiber = _make(fn, args, kwargs, home)
@@ -76,7 +77,7 @@ async def run_in_fiber(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs)
                     continue
         elif got is _ASKS_INSIDE:
             asker = fiber.asker
-            del fiber.asker  # which would refer to itself
+            del fiber.asker  # a cycle: the asker's parents lead to this fiber
             try:
                 value = await fiber.asked
             except BaseException as exc:
@@ -85,16 +86,16 @@ async def run_in_fiber(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs)
             return got  # type: ignore[no-any-return]
         else:
             error = _left_by_switch()
-        # Not inside of the handler: what fn raises later has nothing to do with this error.
+        # This is outside of the handlers: what fn raises later has nothing to do with this error.
         try:
             if isinstance(error, GeneratorExit) and fiber.done():
                 raise error  # the collector, which found both, has unwound the fiber first
-            if current() is not home:  # a loop may be run by one fiber today, by another tomorrow
+            if current() is not home:  # another fiber runs the loop than before
                 home = _move(fiber, current())
             got = _resume(asker, value, error)
         except FiberError:
             if isinstance(error, GeneratorExit) and not fiber.done():
-                raise error from None  # no entry here: it is unwound when its owner can
+                raise error from None  # not enterable here: the fiber is unwound when its owner can
             raise
         finally:
             error, asker = None, fiber  # the error's traceback refers to this frame
@@ -122,7 +123,7 @@ def _make(fn: Callable[..., R], args: Any, kwargs: Any, home: Fiber[Any]) -> Tas
 
 
 def _move(fiber: TaskFiber[Any], here: Fiber[Any]) -> Fiber[Any]:
-    """Another fiber has continued the coroutine: the next one may run the loop, say."""
+    """Make ``here`` the fiber's home: another fiber has continued the coroutine."""
     try:
         fiber.parent = fiber.home = here
     except FiberError:
@@ -142,8 +143,8 @@ def _left_by_switch() -> FiberError:
 def await_(awaitable: Awaitable[T]) -> T:
     """Wait for an awaitable, in plain code that ``run_in_fiber()`` or a ``Host`` has called.
 
-    However deep in the stack, as long as it is on that fiber or on raw fibers that it has entered,
-    also the bodies of its ``pyfiber.generator`` generators.
+    The call may be at any depth of the stack, on that fiber or on raw fibers that it has entered;
+    the bodies of its ``pyfiber.generator`` generators are such fibers.
 
     Returns what ``await`` would return, and raises what it would raise; TypeError if the object
     cannot be awaited.
@@ -152,7 +153,7 @@ def await_(awaitable: Awaitable[T]) -> T:
     (Python 3.12 and later). Cancelling the fiber, or a time limit around the call, cancels the task
     or future and waits until it is done.
 
-    FiberError anywhere else. In a coroutine write ``await``.
+    Anywhere else this raises FiberError. In a coroutine write ``await``.
     """
     fiber: Any = current()
     if type(fiber) is not TaskFiber:
@@ -165,7 +166,7 @@ def await_(awaitable: Awaitable[T]) -> T:
 
 
 def _await_elsewhere(fiber: Fiber[Any], awaitable: Awaitable[T]) -> T:
-    """Not directly in the fiber of a ``run_in_fiber()``."""
+    """Do what await_() does in a fiber that is not itself the fiber of a ``run_in_fiber()``."""
     outer: Any = fiber.parent
     while outer is not None and type(outer) is not TaskFiber:
         outer = outer.parent

@@ -49,13 +49,13 @@ _cleanup = True
 
 
 def enable_optional_cleanup(enabled: object) -> None:
-    """Does nothing: there are never lost greenlets to clean up."""
+    """Accept the setting, for greenlet's API: there are never lost greenlets to clean up."""
     global _cleanup
     _cleanup = bool(enabled)
 
 
 def get_clocks_used_doing_optional_cleanup() -> int | None:
-    """Zero; None after `enable_optional_cleanup(False)`."""
+    """Return 0, as there is no clean-up; None after `enable_optional_cleanup(False)`."""
     return 0 if _cleanup else None
 
 
@@ -85,7 +85,7 @@ def install(*, children: bool = False) -> None:
 
 
 def _reach_children() -> None:
-    """Put a package `greenlet` that is this one before the others in PYTHONPATH."""
+    """Put a folder with a package `greenlet`, which is this module, first in PYTHONPATH."""
     _engine._load("pathlib")
     import os
     from pathlib import Path

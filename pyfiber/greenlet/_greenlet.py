@@ -39,8 +39,8 @@ __all__ = [
     "settrace",
 ]
 
-# All of them are native functions: a Python function here would keep the module's names alive in a
-# cycle until the very end of the process.
+# All functions of this module are native: a Python function here would keep the module's names
+# alive in a cycle until the very end of the process.
 _api = _engine._greenlet_api()
 get_pending_cleanup_count = _api["get_pending_cleanup_count"]
 get_total_main_greenlets = _api["get_total_main_greenlets"]

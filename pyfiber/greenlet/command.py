@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the program; its exit is the exit of this process."""
+    """Run the program and return the exit status; a SystemExit of the program passes through."""
     set_arguments(options)
     pyfiber.greenlet.install(children=options.children)
     run_program(options)

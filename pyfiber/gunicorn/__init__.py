@@ -3,15 +3,15 @@
     gunicorn -k pyfiber.gunicorn.Worker app:app
 
 The application is ordinary blocking WSGI code, with the libraries it always had:
-``pyfiber.patch()`` is called, in gunicorn's main process, before the application is imported. At
-most ``worker_connections`` connections are served at a time by each worker. gunicorn's own settings
-hold: ``keepalive``, ``graceful_timeout``, ``timeout``, ``max_requests``, TLS, access logs, hooks.
+``pyfiber.patch()`` is called, in gunicorn's main process, before the application is imported. Each
+worker serves at most ``worker_connections`` connections at a time. gunicorn's own settings hold:
+``keepalive``, ``graceful_timeout``, ``timeout``, ``max_requests``, TLS, access logs, hooks.
 
-HTTP is read and written by pyfiber.wsgi. Where a setting needs gunicorn's own code, which takes
-several times as long for it, that serves, and a line of the log names the setting. So it is always
-with ``PlainWorker``. docs/services.md tells more.
+pyfiber.wsgi reads and writes HTTP. If a setting needs gunicorn's own code, that code does so
+instead, which takes several times as long, and a line of the log names the setting. ``PlainWorker``
+always uses gunicorn's code. docs/gunicorn.md has the details.
 
-Needs the extra ``gunicorn``: ``pip install "pyfiber-engine[gunicorn]"``.
+The worker needs the extra ``gunicorn``: ``pip install "pyfiber-engine[gunicorn]"``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gunicorn.config import Config
 
-#: Settings that mean something to gunicorn's own code alone, unless they are as they always were.
-#: Those that a release of gunicorn does not have are passed over.
+#: Settings that need gunicorn's own code, unless they have their default values. Settings that a
+#: release of gunicorn does not have are skipped.
 SETTINGS: Final = (
     "protocol",
     "proxy_protocol",
@@ -27,7 +27,7 @@ SETTINGS: Final = (
     "strip_header_spaces",
 )
 
-#: Methods that serve HTTP; where a class derived from ours has its own, it wants them to be called.
+#: Methods that serve HTTP. A derived class that overrides one of them expects it to be called.
 METHODS: Final = ("handle", "handle_request", "handle_error", "timeout_ctx", "is_already_handled")
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Environ = dict[str, Any]
 
-#: gunicorn's bounds of its own settings: the longest first line that may be asked for, the most
-#: fields, and the longest field where that is not said.
+#: Bounds from gunicorn: the highest limits that settings may give for the first line, in bytes, and
+#: for the number of fields; and the limit for a field, in bytes, where the setting gives none.
 _LONGEST_LINE: Final = 8190
 _MOST_FIELDS: Final = 32768
 _LONGEST_FIELD: Final = 8190
@@ -51,11 +51,11 @@ _SCRIPT_NAME: Final = "HTTP SCRIPT_NAME"
 
 
 class TakenOver(Gone):
-    """The application has answered by itself, through the socket."""
+    """The application has taken the connection over, through its socket."""
 
 
 class GunicornParser(Parser):
-    """Obeys the limits of the settings, and believes the proxies that they trust."""
+    """A parser that obeys gunicorn's limits, and believes the proxies that its settings trust."""
 
     __slots__ = ("_is_long", "_trusts")
 
@@ -63,17 +63,17 @@ class GunicornParser(Parser):
 
     def __init__(self, site: GunicornSite, peer: Any) -> None:
         super().__init__(site, peer)
-        self._is_long = False  # what has come, so that a field of it may be too long
+        self._is_long = False  # so much has come of the head that a field may be too long
         self._trusts = site.trusts(peer)
         self._keys = site.keys_of_proxies if self._trusts else site.keys
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Take received data."""
         self._is_long = self._fed + len(data) > self._site.longest_field
         super().feed(data)
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Check the head by gunicorn's rules, then by the server's own."""
         site, environ = self._site, self._environ
         if environ is None:
             return super().on_headers_complete()
@@ -114,11 +114,11 @@ class GunicornParser(Parser):
         return _SCRIPT_NAME if upper == "SCRIPT_NAME" else f"HTTP_{upper}"
 
     def _check_host(self, host: str | None, version: str) -> None:
-        if host is not None:  # a program that asks whether the service lives may leave it out
+        if host is not None:  # programs that check a service's health may leave it out
             super()._check_host(host, version)
 
     def _believe(self, site: GunicornSite, environ: Environ) -> None:
-        """What a trusted proxy says of the client's connection, and of the application's place."""
+        """Take a trusted proxy's word for the scheme, and for the application's path."""
         found = {environ[key] == value for key, value in site.secure.items() if key in environ}
         if found:
             if len(found) > 1:
@@ -137,7 +137,7 @@ class GunicornParser(Parser):
 
 
 class GunicornAnswer(Answer):
-    """Counts and logs requests, and takes what applications do that run under gunicorn."""
+    """An answer that counts requests, and accepts what applications may do under gunicorn."""
 
     def __init__(self, connection: GunicornConnection, request: Request) -> None:
         super().__init__(connection, request)
@@ -156,7 +156,7 @@ class GunicornAnswer(Answer):
             worker.end_soon()
         try:
             super().send(app)
-        except StopIteration:  # as those do that have used "gunicorn.socket"
+        except StopIteration:  # of an application that has used "gunicorn.socket"
             raise TakenOver("the application has taken the connection over") from None
         except SystemExit as exc:
             if worker.aborts:
@@ -166,7 +166,7 @@ class GunicornAnswer(Answer):
             self._request.environ.pop("wsgi.early_hints", None)  # no cycle of references
 
     def _takes(self, kind: int, value: str) -> None:
-        if kind != CODING:  # which gunicorn passes over
+        if kind != CODING:  # a field that gunicorn ignores
             super()._takes(kind, value)
 
     def _send_file(self, wrapper: FileWrapper) -> None:
@@ -176,24 +176,24 @@ class GunicornAnswer(Answer):
             self._send_blocks(wrapper)
 
     def send_early_hints(self, headers: list[tuple[str | bytes, str | bytes]]) -> None:
-        """``wsgi.early_hints``: fields for an answer 103, before the answer itself."""
+        """``wsgi.early_hints``: send an answer 103 with these fields, before the answer itself."""
         lines = "".join(field(_text(name), _text(value)) for name, value in headers)
         if not self.began and self._request.http11:
             self._connection.send(f"HTTP/1.1 103 Early Hints\r\n{lines}\r\n".encode("latin-1"))
 
 
 class LoggedAnswer(GunicornAnswer):
-    """Remembers what gunicorn's log of requests tells."""
+    """An answer that keeps what gunicorn's access log shows."""
 
     _headers: Sequence[tuple[str, str]] = ()
-    #: Bytes of the body: said to come, and sent where that was not said.
+    #: Bytes of the body: the length that was announced, and those sent if none was.
     _length: int | None = None
     _sent = 0
 
     def start_response(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
     ) -> Any:
-        """Keep what is said."""
+        """Keep the headers for the log."""
         self._headers = list(headers)
         return super().start_response(status, headers, exc_info)
 
@@ -226,7 +226,7 @@ class LoggedAnswer(GunicornAnswer):
         self._sent += len(block)
 
     def _response(self, status: str, complete: bool) -> SimpleNamespace:
-        """As much of gunicorn's Response as loggers look at."""
+        """An object like gunicorn's Response, with what loggers look at."""
         if self.began and self._status is not None:
             status = self._status
         sent = self._sent
@@ -245,7 +245,7 @@ class LoggedAnswer(GunicornAnswer):
 
 
 class GunicornConnection(Connection):
-    """One connection."""
+    """A connection whose application may take it over."""
 
     __slots__ = ()
 
@@ -254,13 +254,13 @@ class GunicornConnection(Connection):
     site: GunicornSite
 
     def give_socket(self) -> None:
-        """The application may go on by itself. Then it waits as long as it likes to."""
+        """Remove the socket's timeout: the application may take the connection over."""
         self._socket.settimeout(None)
         self._seconds = -1.0
 
 
 class LoggedConnection(GunicornConnection):
-    """One connection, whose requests are logged."""
+    """A connection whose requests are logged."""
 
     __slots__ = ()
 
@@ -283,7 +283,7 @@ class GunicornSite(Site):
         self.longest_line = _ANY_SIZE
         if cfg.limit_request_line:
             self.longest_line = _bounded(cfg.limit_request_line, _LONGEST_LINE)
-        self.longest_target = self.longest_line - 30  # what may be too long, with a method
+        self.longest_target = self.longest_line - 30  # a longer one is checked with its method
         patience = cfg.timeout or _FOREVER
         super().__init__(
             worker.wsgi,
@@ -337,7 +337,7 @@ class GunicornSite(Site):
         return any(address in network for network in self._networks)
 
     def name_after(self, environ: Environ) -> None:
-        """At a Unix socket, a client's Host is the only name that there is."""
+        """Name the server after the Host: at a Unix socket there is no other name."""
         host = environ.get("HTTP_HOST")
         if host:
             name, colon, port = host.rpartition(":")
@@ -348,24 +348,24 @@ class GunicornSite(Site):
     # What goes to gunicorn's logger
 
     def log(self, response: SimpleNamespace, environ: Environ, took: timedelta) -> None:
-        """A request was answered."""
+        """Log a request that was answered."""
         try:
             self.worker.log.access(response, _request(environ), environ, took)
         except Exception:
             self.worker.log.exception("The request could not be logged")
 
     def report(self, exc: Exception, environ: Environ, peer: Any) -> None:
-        """The application has failed."""
+        """Log a failure of the application."""
         method, uri = environ.get("REQUEST_METHOD"), environ.get("RAW_URI")
         self.worker.log.exception("Error handling request %s %s", method, uri, exc_info=exc)
 
     def note_refused(self, refused: Refused, peer: Any) -> None:
-        """A request is refused."""
+        """Log a request that is refused."""
         ip = peer[0] if isinstance(peer, tuple) else ""
         self.worker.log.warning("Invalid request from ip=%s: %s", ip, refused)
 
     def note_lost(self, exc: Exception, peer: Any) -> None:
-        """A client has gone, as clients do."""
+        """Log a connection that was lost."""
         self.worker.log.debug("Closing connection. %s", exc)
 
 
@@ -374,7 +374,7 @@ def _bounded(number: int, most: int) -> int:
 
 
 def _logs(log: Any) -> bool:
-    """Whether anybody is told of a request; a derived logger may do so whatever the settings."""
+    """Whether requests are logged. A derived logger may log them whatever the settings say."""
     return type(log).access is not Logger.access or getattr(log, "access_log_enabled", True)
 
 
@@ -383,7 +383,7 @@ def _text(data: str | bytes) -> str:
 
 
 def _request(environ: Environ) -> SimpleNamespace:
-    """As much of gunicorn's Request as loggers look at."""
+    """An object like gunicorn's Request, with what loggers look at."""
     headers = [
         (key[5:].replace("_", "-"), value)
         for key, value in environ.items()

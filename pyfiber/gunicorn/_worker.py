@@ -51,34 +51,36 @@ if TYPE_CHECKING:
 #: Seconds between two signs of life to gunicorn's main process.
 _HEARTBEAT: Final = 1.0
 
-#: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
-#: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
+#: The last part of ``graceful_timeout``, at most a heartbeat long, in which requests that have not
+#: ended are cancelled. Afterwards the main process kills the worker, so that no ``finally`` block
+#: would run.
 _ENDING: Final = 0.2
 
 #: Seconds that a new connection has for the head of its first request.
 _HEAD: Final = 15.0
 
-#: Errors of accept() that are those of one connection, which is gone.
+#: Errors of accept() that mean that one connection is lost.
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
 
 
 class Worker(AsyncWorker):  # type: ignore[misc]
     """gunicorn's asynchronous worker, whose connections have a fiber each.
 
-    A SIGTERM, ``max_requests`` and a reload stop accepting, and give the requests that are being
-    served ``graceful_timeout`` seconds; then their fibers are cancelled. SIGINT and SIGQUIT cancel
-    them at once. A keep-alive connection that is silent for ``keepalive`` seconds is closed.
+    After a SIGTERM, after ``max_requests`` requests and at a reload the worker accepts no more
+    connections, and gives the requests that are being served ``graceful_timeout`` seconds; then
+    their fibers are cancelled. SIGINT and SIGQUIT cancel them at once. A keep-alive connection that
+    is silent for ``keepalive`` seconds is closed.
     """
 
     sockets: list[Any]
 
     @classmethod
     def setup(cls) -> None:
-        """What gunicorn's main process calls, before it imports the application."""
+        """Patch the standard library; the main process calls this before it imports the app."""
         _patch.patch()
 
     def init_process(self) -> None:
-        """In the new worker process: up to its end."""
+        """Run the worker in its new process, up to its end."""
         self._stopping = Event()
         self._in_a_hurry = False
         self.aborts = False
@@ -91,7 +93,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # The fiber that keeps the worker alive
 
     def _serve(self) -> None:
-        """Between the functions of pyfiber.service for its start and its end."""
+        """Serve, between the functions that pyfiber.service has for the start and for the end."""
         self.booted = False  # a worker that cannot start stops gunicorn, which tries no further one
         with service.running():
             self.booted = True
@@ -104,11 +106,11 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         self._tls = ssl_context(self.cfg) if self.cfg.is_ssl else None
         self._slots = Slots(self.worker_connections)
         self._connections: set[Fiber[None]] = set()
-        self._kept: set[Fiber[Any]] = set()  # those whose HTTP is gunicorn's, after an answer
+        self._kept: set[Fiber[Any]] = set()  # served by gunicorn's code, and have had an answer
         self._sites: list[GunicornSite] = []
         self._idle = Event()
         prepare()
-        self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
+        self._scarcity = Scarcity(self._log_scarcity, self._log_end_of_scarcity)
         talks = self._talks()
         with TaskGroup() as accepting:
             for listener, talk in zip(self.sockets, talks, strict=True):
@@ -122,11 +124,11 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         self._end_connections()
 
     def _talks(self) -> list[Callable[[Any, Any], None]]:
-        """For each listener what serves a connection, of which it gets socket and address."""
+        """For each listener a function that serves a connection, given its socket and address."""
         if (reason := self._own_code()) is not None:
             self.log.info("HTTP is served by gunicorn's own code, because of %s", reason)
             return [partial(self.handle, listener) for listener in self.sockets]
-        ours: Any = _load("pyfiber.gunicorn._site")  # which needs httptools
+        ours: Any = _load("pyfiber.gunicorn._site")  # this module needs httptools
         self._sites = [ours.GunicornSite(self, sock.getsockname()) for sock in self.sockets]
         for site in self._sites:
             site.slots = self._slots
@@ -163,7 +165,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 self._idle.wait(_HEARTBEAT)
 
     def notify(self) -> None:
-        """Tell the main process that this one lives; end if that has ended."""
+        """Give the main process a sign of life; stop if the main process has ended."""
         super().notify()
         if self.ppid != os.getppid():
             self.log.info("Parent changed, shutting down: %s", self)
@@ -176,14 +178,14 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         if in_a_hurry and hasattr(self, "_idle"):
             self._idle.set()
 
-    # Signals: their handlers run in whatever fiber runs, so they only say what is to be done
+    # Signals: the handlers run in whichever fiber runs, so they only note what is to be done
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM: an orderly end."""
+        """SIGTERM: end in order."""
         self._stop(in_a_hurry=False)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGINT and SIGQUIT: a quick end."""
+        """SIGINT and SIGQUIT: end quickly."""
         self._stop(in_a_hurry=True)
         spawn(self.cfg.worker_int, self)
 
@@ -232,16 +234,16 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 self._scarcity.relax()
                 return found  # type: ignore[no-any-return]
 
-    def _tell_of_scarcity(self, exc: BaseException) -> None:
+    def _log_scarcity(self, exc: BaseException) -> None:
         self.log.error("%s cannot accept connections: %s", self, str(exc) or type(exc).__name__)
 
-    def _tell_of_its_end(self) -> None:
+    def _log_end_of_scarcity(self) -> None:
         self.log.warning("%s accepts connections again", self)
 
     def _ended(self, fiber: Fiber[None]) -> None:
         exc = None if fiber.cancelled() else fiber.exception()
         if isinstance(exc, MemoryError):
-            self._scarcity.note(exc)  # the fiber has not even begun
+            self._scarcity.note(exc)  # without memory the fiber has not begun
         elif isinstance(exc, Exception):
             self.log.error("Error processing a connection", exc_info=exc)
         self._connections.discard(fiber)
@@ -251,7 +253,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             self._idle.set()
 
     def _with_tls(self, client: Any, context: ssl.SSLContext) -> Any:
-        """The socket after the handshake; None if there will be none."""
+        """Do the TLS handshake, and return the socket with TLS; None if the handshake fails."""
         try:
             with timeout(HANDSHAKE):
                 client = context.wrap_socket(
@@ -273,7 +275,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # Connections whose HTTP is pyfiber.wsgi's
 
     def _talk(self, site: GunicornSite, client: Any, address: Any) -> None:
-        """All requests of one connection, in a fiber of its own."""
+        """Serve all requests of one connection. Each connection has its own fiber."""
         if self._tls is not None:
             client = self._with_tls(client, self._tls)
             if client is None:
@@ -291,7 +293,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             stream._close(complete)
 
     def end_soon(self) -> None:
-        """This is the last request of max_requests."""
+        """Stop the worker: it has begun the last of max_requests requests."""
         if self.alive:
             self.log.info("Autorestarting worker after current request.")
             self._stop(in_a_hurry=False)
@@ -301,7 +303,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # Connections whose HTTP is gunicorn's
 
     def handle(self, listener: Any, client: Any, address: Any) -> None:
-        """All requests of one connection, in a fiber of its own."""
+        """Serve all requests of one connection. Each connection has its own fiber."""
         if self._tls is not None:
             client = self._with_tls(client, self._tls)
             if client is None:
@@ -309,22 +311,22 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         super().handle(listener, client, address)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> bool:
-        """One request; False if the application took the connection over."""
+        """Serve one request. False if the application took the connection over."""
         if self._slots.wanted:
             req.force_close()
         try:
             with served_by_this_fiber(_Answering(req)):
                 return bool(super().handle_request(listener_name, req, sock, addr))
         except Cancelled:
-            raise StopIteration from None  # what ends the connection, without an error's answer
+            raise StopIteration from None  # ends the connection without an answer for the error
         finally:
             self._kept.add(current())
-            if not self.alive:  # it was the last one of max_requests
+            if not self.alive:  # this was the last one of max_requests
                 self._stopping.set()
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
-        """For the head of the next request, from the end of the last one on."""
+        """Limit the time for the head of the next request, from the end of the last one on."""
         seconds, idle, fiber = self.cfg.keepalive, self._slots.idle, current()
         if fiber not in self._kept:
             seconds = max(seconds, _HEAD)
@@ -340,14 +342,14 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
 
 class _Answering:
-    """Tells of a request whose HTTP is gunicorn's."""
+    """A request that gunicorn's code serves, as pyfiber's debugging tools show it."""
 
     def __init__(self, request: Any) -> None:
-        self._told = str(request.method), str(request.path), monotonic()
+        self._shown = str(request.method), str(request.path), monotonic()
 
     def answering(self) -> tuple[str, str, float]:
-        """Method, path and time."""
-        return self._told
+        """Method and path of the request, and when it began, by time.monotonic()."""
+        return self._shown
 
 
 class PlainWorker(Worker):
@@ -358,7 +360,7 @@ class PlainWorker(Worker):
 
 
 class _Listener(socket):
-    """Tells its address also when it is closed: gunicorn's own code asks each connection for it."""
+    """A listener that has its address after close(), too: gunicorn's code asks for it anytime."""
 
     def __init__(self, family: int, kind: int, proto: int, fileno: int) -> None:
         super().__init__(family, kind, proto, fileno)
@@ -370,7 +372,7 @@ class _Listener(socket):
 
 
 def _native(listener: Any) -> Any:
-    """One of pyfiber.socket for gunicorn's listening socket, whose descriptor it takes over."""
+    """Make a socket of pyfiber's that takes over the descriptor of gunicorn's listening socket."""
     sock = listener.sock
     ours = _Listener(sock.family, sock.type, sock.proto, sock.detach())
     ours._set_turns()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ A client::
         for line in stream:
             print(line)
 
-A server, whose handler is called in a fiber of its own for each connection::
+A server, which calls its handler in a new fiber for each connection::
 
     def echo(stream):
         while data := stream.read():
@@ -18,7 +18,7 @@ A server, whose handler is called in a fiber of its own for each connection::
 
 Operations park the running fiber; ``pyfiber.timeout()`` limits any of them. A Stream and a Listener
 made in a run also work outside of one, where they block their thread; ``serve()`` needs a run.
-UDP and what else there is: ``pyfiber.socket``.
+For UDP and all other kinds of sockets see ``pyfiber.socket``.
 """
 
 from __future__ import annotations

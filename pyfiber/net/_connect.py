@@ -1,4 +1,4 @@
-"""Connections to hosts with several addresses, as RFC 8305 ("Happy Eyeballs") has it."""
+"""``connect()``: tries a host's addresses side by side, by RFC 8305 ("Happy Eyeballs")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyfiber.net._stream import Stream, check_port, place
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-#: Seconds that an address has for itself, before the next one is tried, too (RFC 8305, section 5).
+#: Seconds after which the next address is tried as well (RFC 8305, section 5).
 HEAD_START: Final = 0.25
 
 
@@ -27,16 +27,17 @@ def connect(
     timeout: float | None = None,
     local_address: tuple[str, int] | None = None,
 ) -> Stream:
-    """A connection to the host by TCP: to that of its addresses which answers first.
+    """Connect to the host by TCP, to the one of its addresses that answers first; return a Stream.
 
-    Addresses of IPv6 and IPv4 take turns, each gets 250 ms before the next one is tried as well
+    Addresses of IPv6 and IPv4 take turns. Each has 250 ms before the next one is tried as well
     (RFC 8305), and the losers are closed before this returns.
 
-    ``tls=True``: with TLS, and the server's certificate must be valid and for ``server_hostname``,
-    by default the host; or an SSLContext of ``pyfiber.ssl``. ``timeout`` is in seconds, for all of
-    it; then TimeoutError. ``local_address`` is what the socket is bound to first.
+    With ``tls=True`` the connection has TLS, and the server's certificate must be valid, and for
+    ``server_hostname``, by default the host. An SSLContext of ``pyfiber.ssl`` in its place sets
+    other rules. ``timeout`` limits all of this, in seconds, and raises TimeoutError.
+    ``local_address`` is the address that the socket is bound to first.
 
-    OSError if no address answers, gaierror if there is none, ssl.SSLError.
+    OSError if no address answers, gaierror if the host has none, ssl.SSLError if TLS fails.
     """
     for number in (port, local_address and local_address[1]):
         check_port(number)
@@ -52,7 +53,10 @@ def connect(
 
 
 def connect_unix(path: str | bytes, *, timeout: float | None = None) -> Stream:
-    """A connection to a Unix socket. OSError; TimeoutError after so many seconds."""
+    """Connect to a Unix socket; return a Stream.
+
+    OSError if that fails; TimeoutError after ``timeout`` seconds.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(sock.close)
@@ -71,7 +75,7 @@ def _connect_blocking(
     timeout: float | None,
     local_address: tuple[str, int] | None,
 ) -> Stream:
-    """Outside of a run: one address after the other."""
+    """connect() outside of a run: tries one address after the other."""
     sock = socket.create_connection((host, port), timeout, local_address)
     stream = _made(sock, sock.getpeername(), tls, server_hostname or host)
     stream.socket.settimeout(None)
@@ -79,7 +83,7 @@ def _connect_blocking(
 
 
 def _made(sock: socket.socket, peer: Any, tls: bool | SSLContext, name: str) -> Stream:
-    """A stream, with TLS if wanted; or the socket is closed."""
+    """Make a stream, with TLS if wanted. If that fails the socket is closed."""
     stream = Stream(sock, peer)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(stream.close)
@@ -91,13 +95,13 @@ def _made(sock: socket.socket, peer: Any, tls: bool | SSLContext, name: str) -> 
 
 
 def set_options(sock: socket.socket) -> None:
-    """Small writes go out at once: what is written together is passed to one write()."""
+    """Have small writes go out at once: programs pass what belongs together to one write()."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _interleaved(infos: dns.Found) -> dns.Found:
-    """The families take turns; the first one, and the order within each, is the resolver's."""
+    """Let the address families take turns. Otherwise the order stays that of the resolver."""
     families: dict[int, dns.Found] = {}
     for info in infos:
         families.setdefault(info[0], []).append(info)
@@ -106,18 +110,18 @@ def _interleaved(infos: dns.Found) -> dns.Found:
 
 
 class _Attempts:
-    """What the fibers that try one address each have in common."""
+    """What is shared by the fibers that try one address each."""
 
     def __init__(self, name: str, local: dns.Found | None) -> None:
         self.name = name
         self.local = local
         self.group = TaskGroup()
-        self.over = Event()  # the last one that was begun has failed
+        self.over = Event()  # an attempt has failed, so the next one may begin
         self.won: tuple[socket.socket, Any] | None = None
         self.failures: list[OSError] = []
 
     def attempt(self, info: Any) -> None:
-        """One address. A failure lets the next one begin; a success ends the others."""
+        """Try one address. A failure lets the next attempt begin; a success ends the others."""
         try:
             sock = self.connected(info)
         except OSError as exc:
@@ -128,7 +132,7 @@ class _Attempts:
             self.won = sock, info[4]
             self.group.cancel("another address was faster")
         else:
-            sock.close()  # in the same turn as the one that won
+            sock.close()  # another address has won in the same turn
 
     def connected(self, info: Any) -> socket.socket:
         family, kind, proto, _, address = info
@@ -154,7 +158,7 @@ class _Attempts:
         raise OSError(f"the local address is {place(self.local[0][4])}, of another family")
 
     def failure(self) -> OSError:
-        """Of all addresses; of the same class if they failed alike."""
+        """The error for all addresses, of the class of their errors if that is one class."""
         if len(self.failures) == 1:
             return self.failures[0]
         classes = {type(exc) for exc in self.failures}
@@ -166,7 +170,7 @@ class _Attempts:
 
 
 def _first_of(attempts: _Attempts, infos: dns.Found) -> tuple[socket.socket, Any]:
-    """A connected socket and the address."""
+    """The first socket that is connected, and its address; OSError if none is."""
     try:
         with attempts.group:
             for info in infos:
@@ -182,4 +186,4 @@ def _first_of(attempts: _Attempts, infos: dns.Found) -> tuple[socket.socket, Any
             raise attempts.failure()
         return attempts.won
     finally:
-        del attempts  # its failures' tracebacks refer to frames that refer to it
+        del attempts  # the failures' tracebacks refer to frames that refer to this object

@@ -1,4 +1,4 @@
-"""Sockets that listen, at an address that was named."""
+"""``listen()``, ``listen_unix()`` and ``Listener``: sockets that listen at a given address."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 #: Connections that may wait to be accepted; the system may allow fewer.
 BACKLOG: Final = 1024
 
-#: What has befallen one connection before it was accepted (accept(2)); the next one is no worse.
+#: Errors of accept() that mean that one connection was lost before it was accepted (accept(2)). The
+#: listener goes on.
 _OF_ONE: Final = frozenset(
     getattr(errno, name)
     for name in [
         "ECONNABORTED",
-        "ECONNRESET",  # as Windows says it,
-        "ENOTCONN",  # or Wine
+        "ECONNRESET",  # on Windows
+        "ENOTCONN",  # on Wine
         "EPROTO",
         "ENETDOWN",
         "ENOPROTOOPT",
@@ -39,13 +40,14 @@ _OF_ONE: Final = frozenset(
 
 
 def listen(host: str, port: int, *, backlog: int = BACKLOG, reuse_port: bool = False) -> Listener:
-    """Wait for connections by TCP at this address; port 0: one that is free.
+    """Listen for connections by TCP at this address; return a Listener. Port 0 picks a free port.
 
     The host must be named: "127.0.0.1" or "::1" is for programs of this machine only, "0.0.0.0" is
-    for all of IPv4, "::" for all of IPv6 (and not for IPv4). Of a name the first address is taken.
-    ``reuse_port``: other processes that say so, too, get their share of the connections.
+    for all of IPv4, "::" for all of IPv6 (and not for IPv4). Of a name's addresses the first one is
+    used. ``backlog`` is how many connections may wait to be accepted. With ``reuse_port`` other
+    processes that use this option as well get their share of the connections.
 
-    ValueError if there is no host, or no such port; OSError.
+    ValueError if there is no host, or no such port; OSError if the system refuses.
     """
     if not host:
         raise ValueError(
@@ -68,7 +70,7 @@ def listen(host: str, port: int, *, backlog: int = BACKLOG, reuse_port: bool = F
 def _set_options(sock: socket.socket, reuse_port: bool) -> None:
     if os.name == "nt":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)  # type: ignore[attr-defined]
-    else:  # connections of an earlier server that are not quite over yet do not matter
+    else:  # allow the port while connections of an earlier server are in TIME_WAIT
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
         if not hasattr(socket, "SO_REUSEPORT"):
@@ -76,14 +78,15 @@ def _set_options(sock: socket.socket, reuse_port: bool) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    set_options(sock)  # accepted ones inherit it
+    set_options(sock)  # accepted connections inherit the options
 
 
 def listen_unix(path: str | bytes, *, backlog: int = BACKLOG, mode: int = 0o600) -> Listener:
-    """Wait for connections at a Unix socket, which is removed when the listener is closed.
+    """Listen for connections at a Unix socket, which is removed when the Listener is closed.
 
-    ``mode`` says who may connect: by default this user only. A socket of the same path to which
-    nobody listens any more is replaced; OSError if somebody does, or it is something else.
+    ``mode`` says who may connect: by default this user only. If the path is a socket to which
+    nobody listens any more, that is replaced; OSError if somebody listens, or if the path is
+    another kind of file.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.ExitStack() as on_failure:
@@ -108,7 +111,7 @@ def listen_unix(path: str | bytes, *, backlog: int = BACKLOG, mode: int = 0o600)
 
 
 def _is_abandoned(path: str | bytes) -> bool:
-    """A socket to which nobody listens."""
+    """Whether the path is a socket to which nobody listens."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -117,9 +120,10 @@ def _is_abandoned(path: str | bytes) -> bool:
 
 
 class Listener:
-    """Accepts connections: ``listen()`` and ``listen_unix()`` make it.
+    """Accepts connections; ``listen()`` and ``listen_unix()`` make a Listener.
 
-    Several fibers may accept at a time. ``for stream in listener`` accepts until it is closed.
+    Several fibers may accept at a time. ``for stream in listener`` accepts until the listener is
+    closed.
     """
 
     __slots__ = ("__weakref__", "_file", "socket")
@@ -131,11 +135,11 @@ class Listener:
         self._file = file  # of a Unix socket: path, device, inode
 
     def accept(self) -> Stream:
-        """Wait for a connection.
+        """Wait for a connection, and return it as a Stream.
 
-        Connections that are lost before they are accepted are passed over. OSError: EMFILE or
-        ENFILE when there is no descriptor for it (it is kept for a later call), EBADF when the
-        listener is closed.
+        Connections that are lost before they are accepted are skipped. OSError: EMFILE or ENFILE
+        when there is no descriptor for the connection, which stays in the queue for a later call;
+        EBADF when the listener is closed.
         """
         while True:
             try:
@@ -160,11 +164,11 @@ class Listener:
 
     @property
     def address(self) -> Any:
-        """Where it listens: (host, port, ...), or a path. OSError when it is closed."""
+        """The address: (host, port, ...), or a path. OSError when the listener is closed."""
         return self.socket.getsockname()
 
     def fileno(self) -> int:
-        """The descriptor's number; -1 when it is closed."""
+        """The descriptor's number; -1 when the listener is closed."""
         return self.socket.fileno()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a server does when there is no descriptor, memory or thread: it says so once, and waits.
+"""What a server does when there is no descriptor, memory or thread: it logs that once, and waits.
 
 ``net.Server`` and gunicorn's worker use this for accept(), and for fibers that could not begin.
 """
@@ -13,8 +13,8 @@ from typing import Final
 
 from pyfiber._engine import _load, now, sleep
 
-#: Errors of the system that say that the process, or all of it, has too little of something. A
-#: connection that is not accepted for that reason stays in the listener's queue.
+#: Errors that mean that the process, or the whole system, has run out of something. A connection
+#: that is not accepted for that reason stays in the listener's queue.
 _ERRORS: Final = frozenset(
     getattr(errno, name)
     for name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "WSAEMFILE")
@@ -25,11 +25,11 @@ _ERRORS: Final = frozenset(
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
-#: Seconds without a failure after which the trouble is over. A server at its limit succeeds now and
-#: then, whenever a connection ends; it must not log each of these times.
+#: Seconds without a failure after which the shortage is over. A server at its limit can accept
+#: whenever a connection ends, and must not log each of these times.
 QUIET: Final = 1.0
 
-#: What logging and pyfiber's own messages import at their first use, which needs a descriptor.
+#: What logging and pyfiber's own messages import at their first use. An import needs a descriptor.
 _NEEDED: Final = (
     "concurrent.futures",
     "encodings.ascii",
@@ -45,7 +45,7 @@ _NEEDED: Final = (
 
 
 def prepare() -> None:
-    """Import what a server needs in trouble, before there is any."""
+    """Import what a server needs when it runs out of something, before that happens."""
     for name in _NEEDED:
         _load(name)
     _format_a_failure()
@@ -53,7 +53,7 @@ def prepare() -> None:
 
 @cache
 def _format_a_failure() -> None:
-    """Make the text of a traceback, for its modules import others in the middle of that."""
+    """Format a traceback once: modules that do so import others in the middle of it."""
     import traceback
 
     try:
@@ -63,32 +63,32 @@ def _format_a_failure() -> None:
 
 
 def is_scarce(exc: BaseException) -> bool:
-    """Whether the exception says that there is too little of something, not that all is lost."""
+    """Whether the exception means that something has run out, which may pass."""
     return isinstance(exc, MemoryError) or (isinstance(exc, OSError) and exc.errno in _ERRORS)
 
 
 class Scarcity:
-    """The trouble of one server.
+    """The shortage of something that one server needs.
 
-    ``tell(exc)`` and ``tell_end()`` log its beginning and its end.
+    ``report(exc)`` and ``report_end()`` log its beginning and its end.
     """
 
-    def __init__(self, tell: Callable[[BaseException], object], tell_end: Callable[[], object]):
-        self._tell = tell
-        self._tell_end = tell_end
+    def __init__(self, report: Callable[[BaseException], object], report_end: Callable[[], object]):
+        self._report = report
+        self._report_end = report_end
         self._pause = FIRST_PAUSE
         self._must_wait = False
         self._last = 0.0
         self.lasts = False
 
     def note(self, exc: BaseException) -> None:
-        """Something was not to be had: ``wait()`` pauses before the next try."""
+        """Note a failure for lack of something: ``wait()`` pauses before the next try."""
         self._must_wait = True
         self._last = now()
         if not self.lasts:
             self.lasts = True
             with contextlib.suppress(MemoryError, OSError):
-                self._tell(exc)
+                self._report(exc)
 
     def wait(self) -> None:
         """Pause if the last try has failed."""
@@ -98,9 +98,9 @@ class Scarcity:
             sleep(pause)
 
     def relax(self) -> None:
-        """A connection is being served: the next try that fails is the first of its kind."""
+        """Note a success: the pauses begin anew, and after QUIET seconds the shortage is over."""
         self._pause = FIRST_PAUSE
         if self.lasts and now() - self._last >= QUIET:
             self.lasts = False
             with contextlib.suppress(MemoryError, OSError):
-                self._tell_end()
+                self._report_end()

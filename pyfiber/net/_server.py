@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[Stream], object]
 OnError: TypeAlias = Callable[[Exception, Any], object]
 
-#: Seconds that a client has for the TLS handshake, unless the server is told otherwise.
+#: Seconds that a client has for the TLS handshake, by default.
 HANDSHAKE: Final = 60.0
 
 
@@ -49,10 +49,10 @@ def serve(
     backlog: int = BACKLOG,
     reuse_port: bool = False,
 ) -> Server:
-    """A server that calls ``handler(stream)`` in a fiber of its own for each connection.
+    """Make a Server that calls ``handler(stream)`` in a new fiber for each connection.
 
-    It listens from here on, and serves within its ``with`` block; the other arguments are those of
-    ``Server`` and of ``listen()``.
+    The server listens from here on, and serves within its ``with`` block. The other arguments are
+    those of ``Server`` and of ``listen()``.
     """
     listener = listen(host, port, backlog=backlog, reuse_port=reuse_port)
     try:
@@ -73,22 +73,23 @@ def serve(
 class Server:
     """Serves the connections of a listener, in the run and within the ``with`` block.
 
-    The handler has the stream, which is closed when it returns. What it raises ends its own
-    connection only, and is passed to ``on_error(exception, peer)``, which by default logs it with
-    the peer's address under the logger "pyfiber". KeyboardInterrupt, SystemExit and the like end
-    the server.
+    The handler gets the stream, which is closed when the handler returns. An Exception that a
+    handler raises ends its own connection only, and is passed to ``on_error(exception, peer)``,
+    which by default logs it with the peer's address under the logger "pyfiber". Other exceptions,
+    such as KeyboardInterrupt and SystemExit, end the server.
 
-    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has
-    ``handshake_timeout`` seconds, a minute, for the handshake, which keeps nobody else waiting, and
-    one that fails is as a handler that does. At most ``limit`` connections are served at a time
-    (None: any number); then others wait in the listener's queue. When there are no more
-    descriptors, or there is no more memory, that is logged once, and tried again with pauses of up
-    to a second. A connection that was accepted but finds no memory for its fiber is closed.
+    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate. A client has
+    ``handshake_timeout`` seconds, a minute by default, for the handshake, and keeps no other client
+    waiting meanwhile. A handshake that fails is treated like a handler that fails. At most
+    ``limit`` connections are served at a time (None: any number); others wait in the listener's
+    queue. When the server runs out of descriptors or memory, that is logged once, and the server
+    tries again, with pauses of up to a second. A connection that was accepted but finds no memory
+    for its fiber is closed.
 
-    When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
-    have connected before, and find room below the limit, are served, and the handlers get ``grace``
-    seconds; who is left then is cancelled and waited for. With None they get as long as they take,
-    but nothing if the block is cancelled or fails.
+    When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Clients
+    that have connected before, and find room below the limit, are served, and the handlers get
+    ``grace`` seconds; those left then are cancelled and waited for. With None they get as long as
+    they take, but no time at all if the block is cancelled or fails.
     """
 
     def __init__(
@@ -118,37 +119,37 @@ class Server:
         self._handshake_timeout = handshake_timeout
         self._on_error = on_error or log_failure
         prepare()
-        self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
+        self._scarcity = Scarcity(self._log_scarcity, self._log_end_of_scarcity)
         self._streams: set[Stream] = set()
-        self._group = TaskGroup()  # of the two fibers below
+        self._group = TaskGroup()  # of _keep_handlers() and _accept_all()
         self._accepting = CancelScope()
         self._patience = CancelScope()
         self._handlers: TaskGroup | None = None
-        self._stopped = Event()  # nobody who connects from now on is accepted
-        self._accepted = Event()  # those who had connected before are
-        self._idle = Event()  # set when there is no connection, once it is stopped
+        self._stopped = Event()  # the server accepts no new connections any more
+        self._accepted = Event()  # the connections that were there before are accepted
+        self._idle = Event()  # set when the last connection ends
         self._entered = False
         self._in_a_hurry = False
 
     @property
     def address(self) -> Any:
-        """Where it listens: (host, port, ...), or a path; it stays when the server has ended."""
+        """The address: (host, port, ...), or a path; available after the server's end, too."""
         return self._address
 
     @property
     def connections(self) -> int:
-        """How many there are just now."""
+        """How many connections there are just now."""
         return len(self._streams)
 
     def stop(self) -> None:
-        """Accept no more connections; ``wait()`` returns. Handlers go on, see above."""
+        """Accept no more connections; ``wait()`` returns. Handlers go on, see the class."""
         self._accepting.cancel("the server was stopped")
         self._stopped.set()
         if not self._entered:
             self._listener.close()
 
     def abort(self) -> None:
-        """End at once: the handlers are cancelled, whatever ``grace`` says."""
+        """End the server at once: the handlers are cancelled, whatever ``grace`` says."""
         self._patience.cancel("the server was aborted")
         self.stop()
 
@@ -206,7 +207,7 @@ class Server:
             self._begin(stream)
 
     def _accept_the_rest(self) -> None:
-        """Accept those that the system has connected already: to close the listener resets them."""
+        """Accept connections that the system has made already: closing the listener resets them."""
         self._listener.socket.settimeout(0)
         for _ in range(BACKLOG):
             if self._is_in_a_hurry() or not self._slots.take_free():
@@ -230,7 +231,7 @@ class Server:
                 self._scarcity.note(exc)
 
     def _begin(self, stream: Stream) -> None:
-        """Nothing is waited for between accept() and this."""
+        """Start the fiber of a connection. There must be no wait between accept() and this call."""
         assert self._handlers is not None
         self._streams.add(stream)
         try:
@@ -243,17 +244,20 @@ class Server:
             self._end(stream)
             raise
 
-    def _tell_of_scarcity(self, exc: BaseException) -> None:
+    def _log_scarcity(self, exc: BaseException) -> None:
         text = str(exc) or type(exc).__name__
         _logger().error("%r cannot accept connections, which wait until it can: %s", self, text)
 
-    def _tell_of_its_end(self) -> None:
+    def _log_end_of_scarcity(self) -> None:
         _logger().warning("%r accepts connections again", self)
 
     # The fiber that the handlers belong to
 
     def _keep_handlers(self, ready: Event) -> None:
-        """Cancelling the block does not reach the handlers: they have their seconds of grace."""
+        """Run the group of the handlers, which have their seconds of grace.
+
+        The shield is there because cancelling the block must not cancel the handlers.
+        """
         with shield():
             try:
                 with TaskGroup() as self._handlers:
@@ -264,14 +268,14 @@ class Server:
             finally:
                 self._accepting.cancel("the server has failed")
                 for stream in list(self._streams):
-                    self._end(stream)  # its fiber was cancelled before it ran
+                    self._end(stream)  # the fiber was cancelled before it ran
 
     def _give_grace(self) -> None:
         if self._is_in_a_hurry():
             return
         with self._patience, move_on_after(self._grace):
             while True:
-                self._idle.clear()  # before the look: handlers may end on other threads
+                self._idle.clear()  # before the check: handlers may end on other threads
                 if not self._streams:
                     return
                 self._idle.wait()
@@ -282,7 +286,7 @@ class Server:
     # The fiber of a connection
 
     def _look_after(self, stream: Stream, fiber: Fiber[Any]) -> None:
-        """The fiber is over; without memory for a stack it has not even begun."""
+        """Called when the fiber is over, or could not begin for lack of memory for its stack."""
         if fiber.cancelled():
             return
         exc = fiber.exception()
@@ -325,7 +329,7 @@ class Server:
         try:
             self._streams.remove(stream)
         except KeyError:
-            return  # it has been ended
+            return  # the connection has ended already
         stream._close(complete)
         self._slots.release()
         if not self._streams:
@@ -337,7 +341,7 @@ class Server:
 
 
 def log_failure(exc: Exception, peer: Any) -> None:
-    """What became of a handler; of a connection that the peer has broken, one line only."""
+    """Log how a handler failed; in one line if the peer has broken the connection."""
     leaves = list(_leaves(exc))
     if all(isinstance(e, ConnectionError) or type(e).__module__ == "ssl" for e in leaves):
         _logger().warning("the connection of %s was lost: %s", place(peer), leaves[0])
@@ -346,7 +350,7 @@ def log_failure(exc: Exception, peer: Any) -> None:
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    """Of fibers that used a connection together."""
+    """The exceptions of a group, such as that of fibers which used a connection together."""
     if isinstance(exc, BaseExceptionGroup):
         for each in exc.exceptions:
             yield from _leaves(each)

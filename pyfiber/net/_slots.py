@@ -30,9 +30,9 @@ class Slots:
         #: The idle connections, the one that has been idle for the longest time first, and the
         #: scopes in which they wait for their next requests.
         self.idle: dict[object, CancelScope] = {}
-        #: Whoever waits for a place, in the semaphore's order. Servers test it for emptiness.
+        #: A token for each wait for a place, in the semaphore's order. Servers test for emptiness.
         self.wanted: dict[object, None] = {}
-        #: The idle connections have been told by hasten().
+        #: hasten() was called.
         self.hastened = False
 
     def take_free(self) -> bool:
@@ -57,7 +57,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """The place of a connection is free: the first client that waits has it."""
+        """Give the place of a connection back; the first client that waits gets it."""
         if self._free is not None:
             for token in self.wanted:
                 del self.wanted[token]
@@ -71,10 +71,10 @@ class Slots:
             break
 
     def hasten(self, patience: float) -> None:
-        """The server ends: idle connections wait for LAST_SILENCE seconds at most.
+        """The server ends: let idle connections wait for LAST_SILENCE seconds at most.
 
-        ``patience``: the seconds that they were to wait. A scope without a deadline is cancelled:
-        its connection finds out by itself.
+        ``patience`` is the seconds that they were to wait. A scope without a deadline is cancelled:
+        its connection then computes by itself how long it waits.
         """
         if self.hastened:
             return

@@ -1,4 +1,4 @@
-"""A connection as a stream of bytes, with a buffer for what was read too much."""
+"""``Stream``: a connection as a stream of bytes, with a buffer for bytes that were read ahead."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from types import TracebackType
 
-#: Buffers of fewer bytes altogether are copied into one: that is quicker than to pass a list on.
+#: Buffers of at most so many bytes in total are joined: that is quicker than passing a list.
 SMALL: Final = 16384
 
-#: Buffers of one call to the system.
+#: Buffers that are passed to one system call.
 MOST_BUFFERS: Final = 1024
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class IncompleteRead(EOFError):
-    """The stream has ended too early. What came is in ``partial``, and is not read again."""
+    """The stream has ended too early. The bytes before are in ``partial``, and not read again."""
 
     def __init__(self, partial: bytes, wanted: int | bytes) -> None:
         what = f"{wanted} bytes" if isinstance(wanted, int) else repr(wanted)
@@ -36,7 +36,7 @@ class IncompleteRead(EOFError):
 
 
 class LimitExceeded(ValueError):
-    """No separator within the limit. What came is in ``partial``, and is not read again."""
+    """No separator within the limit. The bytes read are in ``partial``, and not read again."""
 
     def __init__(self, partial: bytes, separator: bytes, limit: int) -> None:
         super().__init__(f"no {separator!r} within {limit} bytes")
@@ -68,13 +68,13 @@ else:
 class Stream(_Reader):
     """A connection, whose bytes are read and written in order.
 
-    ``Stream(sock)`` takes a connected socket of ``pyfiber.socket`` over; ``connect()`` and
-    ``Listener.accept()`` return Streams. One fiber may read and one may write at a time, another
-    one is refused with FiberError. A cancelled or timed out read loses nothing: what has come is
-    read by the next one. The exception that ends a write has the number of bytes that have gone as
-    its attribute ``sent``. Errors of the connection are OSError: ConnectionResetError, and so on.
+    ``Stream(sock)`` takes over a connected socket of ``pyfiber.socket``; ``connect()`` and
+    ``Listener.accept()`` return Streams. One fiber may read and one may write at a time; another
+    one is refused with FiberError. A read that is cancelled or times out loses nothing: the next
+    read returns what has come. An exception that ends a write has an attribute ``sent``, the number
+    of bytes that were sent. Errors of the connection are OSError: ConnectionResetError, and so on.
 
-    ``socket`` is the socket, for options; to read from it would overtake what is buffered here.
+    ``socket`` is the socket, for options. Reading from the socket would miss bytes buffered here.
     """
 
     __slots__ = ("__weakref__", "_peer", "_writing")
@@ -93,7 +93,7 @@ class Stream(_Reader):
     # Writing
 
     def write(self, data: Buffer | Iterable[Buffer]) -> None:
-        """All of it: bytes, or several buffers one after the other, which are not joined first."""
+        """Write all of the data: bytes, or several buffers, of which large ones are not copied."""
         if self._writing:
             self._refuse("writes to")
         self._writing = True
@@ -129,10 +129,10 @@ class Stream(_Reader):
         return not self.is_tls and hasattr(self.socket, "sendmsg")
 
     def close_write(self) -> None:
-        """Tell the peer that nothing more comes; reading goes on.
+        """End the writing: the peer's reads come to their end. Reading goes on.
 
-        With TLS that is its "close_notify", and the connection below it stays open. A peer of TLS
-        1.3 may go on writing; one of TLS 1.2 answers with its own end.
+        With TLS this sends a "close_notify", and the connection below TLS stays open. A peer of TLS
+        1.3 may go on writing; a peer of TLS 1.2 answers with its own end.
         """
         if self._writing:
             self._refuse("writes to")
@@ -154,13 +154,13 @@ class Stream(_Reader):
         server_hostname: str | None = None,
         server_side: bool = False,
     ) -> None:
-        """From here on all is encrypted; returns when the handshake is done.
+        """Encrypt everything from here on; returns when the handshake is done.
 
-        ``True`` stands for ``pyfiber.ssl.create_default_context()``, which verifies the server's
-        certificate, and that it is for ``server_hostname``. FiberError if there is data that was
-        not encrypted and has not been read: someone may have put it there. After that an end of the
-        connection without TLS's own end is ``ssl.SSLEOFError``: it may have been cut off. When the
-        handshake fails, or is cancelled, the connection is closed.
+        A ``context`` of True means ``pyfiber.ssl.create_default_context()``, which verifies the
+        server's certificate, and that it is for ``server_hostname``. FiberError if there is data
+        that was not encrypted and has not been read: somebody may have injected it. From now on, an
+        end of the connection without TLS's own end raises ``ssl.SSLEOFError``, because data may
+        have been cut off. When the handshake fails, or is cancelled, the connection is closed.
         """
         if self._reading or self._writing:
             self._refuse("uses")
@@ -186,24 +186,24 @@ class Stream(_Reader):
     def peer(self) -> Any:
         """The address of the other end, as ``socket.getpeername()``: (host, port, ...) or a path.
 
-        It stays when the connection is lost.
+        The address is available after the connection is lost, too.
         """
         return self._peer
 
     @property
     def local(self) -> Any:
-        """The address of this end. OSError when it is closed."""
+        """The address of this end. OSError when the stream is closed."""
         return self.socket.getsockname()
 
     def fileno(self) -> int:
-        """The descriptor's number; -1 when it is closed."""
+        """The descriptor's number; -1 when the stream is closed."""
         return self.socket.fileno()
 
     def close(self) -> None:
-        """Close the connection; closing twice is fine. Who waits for it gets OSError (EBADF).
+        """Close the connection; closing twice is fine. Fibers that wait in it get OSError (EBADF).
 
-        With TLS the peer is told first that all has been written. It is not when a ``with`` block
-        fails: then the peer's read fails as well.
+        With TLS a "close_notify" is sent first: the peer then knows that all has been written. A
+        ``with`` block that fails sends none, so that the peer's read fails as well.
         """
         self._close(True)
 
@@ -229,7 +229,7 @@ class Stream(_Reader):
 
 
 def _pieces(views: list[memoryview]) -> Iterator[bytes | memoryview]:
-    """Large views as they are, so that a slow peer does not hold copies of them; others joined."""
+    """Yield large views as they are, since a slow peer would hold copies for long; join others."""
     small: list[memoryview] = []
     size = 0
     for view in views:
@@ -247,7 +247,7 @@ def _pieces(views: list[memoryview]) -> Iterator[bytes | memoryview]:
 
 
 def _skip(views: list[memoryview], first: int, went: int) -> int:
-    """The first view that has not gone as a whole; it is cut."""
+    """The index of the first view that was not sent as a whole; its sent part is cut off."""
     while first < len(views) and went >= len(views[first]):
         went -= len(views[first])
         first += 1
@@ -257,15 +257,15 @@ def _skip(views: list[memoryview], first: int, went: int) -> int:
 
 
 def context_of(tls: SSLContext | bool, server_side: bool) -> SSLContext:
-    """The context that is meant, or an exception."""
-    ssl: Any = _load("pyfiber.ssl")  # takes longer to import than all the rest
+    """The context for an argument ``tls``; ValueError or TypeError if it has none."""
+    ssl: Any = _load("pyfiber.ssl")  # slow to import, and not always needed
     if tls is True:
         if server_side:
             raise ValueError(
-                "a server needs a certificate: load it into a pyfiber.ssl.SSLContext of its own"
+                "a server needs a certificate: load it into a pyfiber.ssl.SSLContext and pass that"
             )
         tls = ssl.create_default_context()
-    if not isinstance(tls, ssl.SSLContext.__base__):  # the standard module's will do
+    if not isinstance(tls, ssl.SSLContext.__base__):  # one of the standard module will do
         raise TypeError(f"expected True or a pyfiber.ssl.SSLContext, not {type(tls).__name__!r}")
     found: SSLContext = tls
     return found
@@ -274,7 +274,7 @@ def context_of(tls: SSLContext | bool, server_side: bool) -> SSLContext:
 def _with_tls(
     sock: socket.socket, context: SSLContext, server_hostname: str | None, server_side: bool
 ) -> Any:
-    """The socket with TLS, before the handshake."""
+    """Wrap the socket in one with TLS, before the handshake."""
     ssl: Any = _load("pyfiber.ssl")
     return ssl.SSLSocket._create(
         sock,
@@ -301,7 +301,7 @@ def check_port(port: object) -> None:
 
 
 def place(address: Any) -> str:
-    """An address for a reader."""
+    """An address as text, for messages."""
     if isinstance(address, tuple) and len(address) >= 2:
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

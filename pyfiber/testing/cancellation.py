@@ -24,7 +24,7 @@ __tracebackhide__ = True  # pytest's
 
 
 def expected(exc: BaseException | None) -> bool:
-    """Is it the injected cancellation, raised out of the program?"""
+    """Is this the injected cancellation, raised out of the program?"""
     if isinstance(exc, BaseExceptionGroup):
         return all(expected(inner) for inner in exc.exceptions)
     return exc is None or isinstance(exc, (pyfiber.FiberCancelled, pyfiber.Cancelled))
@@ -43,13 +43,13 @@ def explore_cancellation(
     threads: bool = False,
     network: Network | bool = False,
 ) -> int:
-    """Run ``fn`` once for each point at which a fiber can be cancelled, cancelling it there.
+    """Run ``fn`` once for each point at which a fiber can be cancelled, and cancel the fiber there.
 
-    The points are every wait of the program's, in every fiber, twice: while it waits, and when it
-    has been woken but not yet run. Fibers that pyfiber itself runs, a server's, say, are cancelled
+    Each wait of the program, in each fiber, has two points: while the fiber waits, and when it has
+    been woken but has not run yet. Fibers that pyfiber itself runs, a server's, say, are cancelled
     only with what they serve. After each run ``check()`` (with the result of ``setup()``, if given)
-    must pass; it is not a failure that ``fn`` raises the cancellation itself. Returns how many
-    points there were; if a point fails, the ScheduleFailure names it.
+    must pass; ``fn`` itself may raise the cancellation. Returns the number of points; if a point
+    fails, the ScheduleFailure names it.
     """
     check_count(max_points, "max_points")
     program = Program(
@@ -84,13 +84,13 @@ class Injector:
             program.setup = self.keep
 
     def keep(self) -> Any:
-        """setup(), remembered for check(), which must pass after a failed run, too."""
+        """Call setup() and keep the result for check(), which must pass after a failed run, too."""
         state = self.make()
         self.state = (state,)
         return state
 
     def run(self) -> int:
-        """First the program unchanged, then with each injection."""
+        """Run the program unchanged, then with each injection."""
         failure = self.attempt(0)
         if failure is not None:
             self.fail(failure, 0)
@@ -106,7 +106,7 @@ class Injector:
         return point
 
     def attempt(self, point: int, trace: report.Tracer | None = None) -> BaseException | None:
-        """One run, cancelled at the point (0: not at all); returns what went wrong."""
+        """Run once, with a cancellation at the point (0: none); returns what went wrong."""
         self.runner.configure(inject=point, trace=trace)
         attempt: Attempt = self.runner.run()
         failure = attempt.failure
@@ -120,7 +120,7 @@ class Injector:
         return None
 
     def where(self) -> str:
-        """The fiber that was cancelled."""
+        """Say which fiber was cancelled, and when."""
         injected = self.runner.explorer.injected
         if injected is None:
             return "without any cancellation"

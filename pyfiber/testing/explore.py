@@ -59,9 +59,9 @@ class Exploration:
 
 
 def choose(items: Sequence[T]) -> T:
-    """One of the items: the first outside of a test, any under `explore()`.
+    """Return one of the items: the first outside of a test, any under `explore()`.
 
-    ValueError if there is none.
+    ValueError if there are no items.
     """
     if len(items) == 0:
         raise ValueError("there is nothing to choose from")
@@ -69,7 +69,7 @@ def choose(items: Sequence[T]) -> T:
 
 
 def preempt() -> None:
-    """A place where a run with ``preempt=True`` may switch; does nothing otherwise."""
+    """Let a run with ``preempt=True`` switch to another fiber here; do nothing otherwise."""
     _engine._preempt()
 
 
@@ -77,7 +77,7 @@ def preempt() -> None:
 
 
 class Explorer:
-    """explore()'s work: tries schedules until one fails."""
+    """Does the work of explore(): tries schedules until one fails."""
 
     def __init__(self, runner: Runner, strategy: str, schedules: int, seed: int, depth: int):
         self.runner = runner
@@ -91,7 +91,7 @@ class Explorer:
         self.complete = False
 
     def attempts(self) -> Iterator[Attempt]:
-        """Run after run. The first has the usual order and measures the program's length."""
+        """Yield run after run. The first has the usual order and measures the program's length."""
         self.runner.configure()
         yield self.runner.run()
         if self.strategy == "dfs":
@@ -148,9 +148,9 @@ class Explorer:
         )
 
     def fail(self, exc: BaseException) -> NoReturn:
-        """Shrink, log, raise."""
+        """Shrink the failing schedule, log its run, and raise the failure."""
         found = Found(self.runner, exc, self.runner.schedule())
-        found.trace()  # it must fail again before we conclude anything from it
+        found.trace()  # the schedule must fail again before anything is concluded from it
         found.shrink()
         log = found.trace()
         headline = (
@@ -188,8 +188,9 @@ def explore(
     (every schedule once, for small programs) or "fifo". The first schedule is always the usual
     order. The same ``seed`` gives the same schedules on every CPython and platform.
 
-    With ``preempt=True`` locks, queues and such may switch, too, even if they need not wait; with
-    ``unfair=True`` they serve waiters in any order, and select() takes any of the possible cases.
+    With ``preempt=True`` operations of locks, queues and so on may switch even if they need not
+    wait. With ``unfair=True`` they serve waiters in any order, and select() takes any of the
+    possible cases.
 
     A run also fails with a deadlock, with more than ``max_steps`` steps, with a failed fiber whose
     result nobody asked for, and, if ``leftovers="error"``, with fibers that are still running when
@@ -219,7 +220,7 @@ def explore(
 
 
 def check_depth(depth: object) -> int:
-    """1 to 16; TypeError or ValueError otherwise."""
+    """Check that the depth is from 1 to 16; TypeError or ValueError otherwise."""
     if check_count(depth, "depth") > MAX_DEPTH:
         raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
     return int(depth)  # type: ignore[call-overload,no-any-return]
@@ -228,7 +229,7 @@ def check_depth(depth: object) -> int:
 def explore_program(
     program: Program, schedules: int, strategy: str, seed: int, depth: int
 ) -> Exploration:
-    """explore() with everything checked."""
+    """Do what explore() does, with arguments that have been checked."""
     with Runner(program) as runner:
         return Explorer(runner, strategy, schedules, seed, depth).run()
 
@@ -272,7 +273,7 @@ def replay(
 
 
 def replay_program(program: Program, schedule: Schedule) -> Any:
-    """replay() with everything checked."""
+    """Do what replay() does, with arguments that have been checked."""
     program.preempt, program.unfair = schedule.preempt, schedule.unfair
     with Runner(program) as runner:
         tracer = report.Tracer(runner.scheduler, program.clock)
@@ -317,11 +318,11 @@ def run(
     network: Network | bool = False,
     on_unhandled: OnUnhandled | None = None,
 ) -> R:
-    """pyfiber.run(fn, *args) in virtual time: deterministic, and without real waits.
+    """Do what pyfiber.run(fn, *args) does, in virtual time: deterministic, without real waits.
 
     By default fibers run in the usual order. ``seed`` gives another one, drawn at random
     (``strategy="pct"``: with priorities); ``schedule`` repeats one that was printed. An exception
-    of the program is raised unchanged, with a note of the schedule if it was drawn.
+    of the program is raised unchanged, with a note of the schedule if that was drawn.
 
     With ``network=True`` sockets are in memory: see Network.
 
@@ -345,7 +346,7 @@ def run(
     )
     if schedule is not None:
         if seed is not None or strategy is not None:
-            raise TypeError("a schedule says it all: no seed or strategy beside it")
+            raise TypeError("a schedule says it all: pass no seed or strategy with it")
         value: R = replay_program(program, Schedule.parse(schedule))
         return value
     result: R = run_program(program, seed, strategy, depth)
@@ -353,7 +354,7 @@ def run(
 
 
 def run_program(program: Program, seed: int | None, strategy: str | None, depth: int) -> Any:
-    """run() without a schedule."""
+    """Do what run() does without a schedule."""
     number = 0 if seed is None else check_seed(seed)
     drawn = strategy or ("fifo" if seed is None else "random")
     if drawn not in ("fifo", "random", "pct"):

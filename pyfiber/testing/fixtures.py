@@ -31,7 +31,7 @@ OF_XUNIT = ("_xunit_setup_method_fixture", "_xunit_setup_function_fixture")
 
 
 class Placeholder:
-    """Stands for a fixture's value until a run has made it."""
+    """What pytest gets in place of a fixture's value, until a run has made that."""
 
     __slots__ = ("arguments", "fixturedef", "request")
 
@@ -49,7 +49,7 @@ class Placeholder:
 
 
 class Fixtures:
-    """Those of one test that belong in its runs."""
+    """The fixtures of one test that belong in its runs."""
 
     def __init__(self) -> None:
         self.waiting: list[Placeholder] = []
@@ -57,13 +57,13 @@ class Fixtures:
         self.run: ExitStack | None = None  # what the present run has to end
 
     def setup(self, fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> object:
-        """pytest wants it: a placeholder, or its value if the test asks during a run."""
+        """Give pytest a placeholder, or the value if the test asks for the fixture in a run."""
         placeholder = Placeholder(fixturedef, request)
         if self.run is None:
             self.waiting.append(placeholder)
             placeholder.show(placeholder)
             return placeholder
-        # The next run may ask for it again, or may not.
+        # At its end the run forgets the fixture: the next run may ask for it again, or may not.
         self.run.callback(request._fixture_defs.pop, fixturedef.argname, None)
         self.run.callback(fixturedef.finish, request)
         return self.make(placeholder, self.run)
@@ -71,7 +71,7 @@ class Fixtures:
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """In a run: call the test's function, with fixtures around it."""
+        """Call the test's function in a run, with fixtures around it."""
         with ExitStack() as run:
             self.run = run
             run.callback(self.forget)
@@ -81,7 +81,7 @@ class Fixtures:
             return function(*args, **{name: self.actual(kwargs[name]) for name in kwargs})
 
     def make(self, placeholder: Placeholder, run: ExitStack) -> object:
-        """Call the fixture's function; what it has to end is the run's to end."""
+        """Call the fixture's function. The end of the run calls its finalizers."""
         fixturedef, request = placeholder.fixturedef, placeholder.request
         arguments = {name: self.actual(value) for name, value in placeholder.arguments.items()}
         function = resolve_fixture_function(fixturedef, request)
@@ -102,7 +102,7 @@ class Fixtures:
         return self.values[value] if isinstance(value, Placeholder) else value
 
     def forget(self) -> None:
-        """The run is over."""
+        """Drop the values: the run is over."""
         self.run = None
         self.values.clear()
 
@@ -111,12 +111,12 @@ FIXTURES = pytest.StashKey[Fixtures]()
 
 
 def fixtures_of(item: pytest.Item) -> Fixtures:
-    """Those of this test."""
+    """The fixtures of this test."""
     return item.stash.setdefault(FIXTURES, Fixtures())
 
 
 def belongs_in_the_run(fixturedef: pytest.FixtureDef[Any]) -> bool:
-    """Is it the test's own, and can a run make it?"""
+    """Is the fixture the test's own, and can a run make it?"""
     function = fixturedef.func
     if fixturedef.scope != "function":
         return False

@@ -44,7 +44,7 @@ class Found:
         self.first = schedule
 
     def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
-        """For the shrinker: the choices made, if the failure is the same."""
+        """Run with these choices; return the choices really made if the failure is the same."""
         self.runner.configure(script=choices, lenient=True)
         attempt = self.runner.run()
         if signature(attempt.failure) != signature(self.exception):
@@ -132,7 +132,7 @@ def hints(runner: Runner, schedule: Schedule) -> str:
     found = suspects_of(runner, schedule).lines_of_text()
     if not found:
         return ""
-    return f"\nIf it was not changed: what it uses that differs from run to run:\n{found}"
+    return f"\nIf the program was not changed: it uses what differs from run to run:\n{found}"
 
 
 def failure(

@@ -1,7 +1,7 @@
-"""What code under test must not do: start real threads, or block in real time.
+"""Refuses what code under test must not do: start real threads, or block in real time.
 
-The functions concerned are replaced while a run needs it. They are replaced for all threads, but
-behave differently only on the run's thread.
+The functions concerned are replaced while a run needs that. The replacements are there for all
+threads, but behave differently only on the run's thread.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PACKAGES_LEFT_ALONE = frozenset(
 class Rules:
     """The rules for the runs of one thread."""
 
-    threads: bool  # may be started
-    guarded: bool  # no real waits
-    clock: VirtualClock | None  # that the `time` module follows
+    threads: bool  # real threads may be started
+    guarded: bool  # real waits are refused
+    clock: VirtualClock | None  # the clock that the `time` module follows
     active: bool = False  # a run is in progress
 
 
@@ -83,10 +83,10 @@ def apply(changes: Iterable[Change]) -> ExitStack:
 
 
 def restore(owner: object, name: str, ours: object, before: object) -> None:
-    """Restore it, unless it has been changed meanwhile."""
+    """Restore an attribute, unless other code has changed it meanwhile."""
     if vars(owner).get(name) is not ours:
         return
-    if before is None:  # it was inherited
+    if before is None:  # the attribute was inherited
         delattr(owner, name)
     else:
         setattr(owner, name, before)
@@ -118,7 +118,7 @@ class Shared:
 
 
 def parks(real: Function) -> bool:
-    """In a fiber pyfiber.patch() makes it park, by the run's clock."""
+    """Does pyfiber.patch() make this function park in a fiber, by the run's clock?"""
     return isinstance(real, (_engine.Gate, _engine.MethodGate)) and real._open
 
 
@@ -128,7 +128,7 @@ def waits(timeout: object = None) -> bool:
 
 
 def readable(sock: socket.socket) -> bool:
-    """Would a read from it return at once?"""
+    """Would a read from the socket return at once?"""
     return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
 
@@ -136,7 +136,7 @@ PARK = "let it park by pyfiber.patch()"
 
 
 def guarded(real: Function, blocks: Callable[..., bool], call: str, *instead: str) -> Function:
-    """The function, which in a run refuses to block."""
+    """A replacement for a function that refuses to block in a run."""
 
     @functools.wraps(real)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ def guarded(real: Function, blocks: Callable[..., bool], call: str, *instead: st
 
 
 def guarded_select(real: Function) -> Function:
-    """select.select(): returns what is ready, refuses to wait."""
+    """A replacement for select.select() that in a run returns what is ready, or refuses to wait."""
 
     @functools.wraps(real)
     def checked(*args: Any) -> Any:
@@ -161,7 +161,7 @@ def guarded_select(real: Function) -> Function:
 
 
 def guarded_sleep(real: Function) -> Function:
-    """time.sleep(): virtual, refused, or real."""
+    """A replacement for time.sleep(), which sleeps in virtual time, refuses, or really sleeps."""
 
     @functools.wraps(real)
     def sleep(seconds: float, /) -> None:
@@ -210,7 +210,7 @@ class Lock:
 
 
 def guarded_start(real: Function) -> Function:
-    """Starting a thread."""
+    """A replacement for a function that starts a thread."""
 
     @functools.wraps(real)
     def start(*args: Any, **kwargs: Any) -> Any:
@@ -251,7 +251,7 @@ def guards() -> Iterator[Change]:
 
 
 def guarded_sockets() -> Iterator[Change]:
-    """Reads of data that is not there yet, and connects."""
+    """The replacements that refuse connects, and reads of data that is not there yet."""
     instead = (
         "use pyfiber.socket or pyfiber.net, which network=True connects in memory",
         "let it park by pyfiber.patch() (a real peer needs threads=True as well)",
@@ -274,7 +274,7 @@ def guarded_sockets() -> Iterator[Change]:
 
 
 def clocks() -> Iterator[Change]:
-    """The functions of the `time` module that return the time."""
+    """The replacements for the functions of the `time` module that return the time."""
     names = {
         "time": VirtualClock.time,
         "time_ns": VirtualClock.time_ns,
@@ -288,7 +288,7 @@ def clocks() -> Iterator[Change]:
 
 
 def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> Function:
-    """The run's clock on its thread, the real one on others."""
+    """A function that reads the run's clock on the run's thread, the real one on others."""
 
     @functools.wraps(real)
     def either() -> Any:
@@ -299,7 +299,7 @@ def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> F
 
 
 def imported_names() -> Iterator[Change]:
-    """Names bound by `from time import sleep`, outside of the standard library."""
+    """The replacements for names bound by `from time import sleep`, but in the standard library."""
     replaced = {
         id(value.__wrapped__): value
         for value in vars(time).values()
@@ -341,7 +341,7 @@ def in_force(rules: Rules) -> Iterator[None]:
 
 
 def note_threads(exc: BaseException) -> None:
-    """A deadlock that another thread could have ended: say that the run does not wait for it."""
+    """Add a note to a deadlock, if there are other threads: the run does not wait for them."""
     others = [
         thread.name
         for thread in threading.enumerate()

@@ -1,8 +1,9 @@
-"""A network in memory: what listens where, and who is connected to whom.
+"""A network in memory: which sockets listen where, and which are connected to each other.
 
-The bytes of a connection are the engine's (csrc/engine/io/inmemory.c); everything that says who may
-connect, and under which address, is here. An Endpoint stands in for what the standard class
-``_socket.socket`` is to a socket of the system: it has the methods of that name, which never wait.
+The engine moves the bytes of a connection (csrc/engine/io/inmemory.c). Everything that decides what
+may connect, and under which address, is here; sockets.py has the sockets. An Endpoint is for a
+socket in memory what ``_socket.socket`` is for a socket of the system: it has methods of the same
+names, which never wait.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 #: A port of a host, or the path of a Unix socket.
 Key: TypeAlias = tuple[int, str, int] | str | bytes
 
-#: The error of a connect() that goes on.
+#: The error number of a connect() that goes on.
 UNDER_WAY: Final = errno.EWOULDBLOCK if os.name == "nt" else errno.EINPROGRESS
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
 
-#: The first number of a socket. No system gives such numbers to descriptors: who passes one to the
-#: system gets EBADF.
+#: The first number of a socket. No system gives such numbers to descriptors: a system call with one
+#: fails with EBADF.
 FIRST_NUMBER: Final = 1_000_000_000
 
-#: Ports for those who do not name one (RFC 6335).
+#: Ports for sockets that do not name one (RFC 6335).
 FIRST_PORT, LAST_PORT = 49152, 65535
 
 AF_UNIX: Final = getattr(_standard, "AF_UNIX", None)
@@ -62,12 +63,12 @@ def fail(number: int) -> NoReturn:
 
 
 class Network:
-    """A network in memory, for the runs of ``run()``, ``explore()`` and the like.
+    """A network in memory, for the runs of ``run()``, ``explore()`` and similar functions.
 
-    ``network=Network()``, or ``network=True`` for one with the usual settings, makes each stream
-    socket that ``pyfiber.socket`` and ``pyfiber.net`` make in the run one of this network: TCP and
-    Unix sockets, listeners and pairs, without descriptors or calls of the system. All addresses are
-    there; only who listens in the run answers. Each run begins with nothing in it.
+    With ``network=Network()``, or ``network=True`` for one with the usual settings, each stream
+    socket that ``pyfiber.socket`` and ``pyfiber.net`` make in the run is one of this network: TCP
+    and Unix sockets, listeners and pairs, without descriptors or system calls. All addresses exist,
+    but only those answer at which the run listens. Each run begins with an empty network.
 
     ``buffer`` is how many bytes a connection holds in each direction before its sender has to wait.
     ``hosts`` gives names their addresses: ``hosts={"db.example": "10.0.0.1"}``; "localhost" is
@@ -87,16 +88,16 @@ class Network:
         self.reset()
 
     def reset(self) -> None:
-        """As it is before a run: nobody listens, nothing was connected."""
+        """Return to the state before a run: nobody listens, nothing was connected."""
         self.bound: dict[Key, list[Endpoint]] = {}
         self.numbers: dict[int, Endpoint] = {}
         self.last_number = FIRST_NUMBER - 1
         self.last_port = FIRST_PORT - 1
 
     def attach(self, scheduler: _engine.Scheduler) -> None:
-        """The scheduler's runs have this network; FiberError if another one has."""
+        """Use this network in the scheduler's runs; FiberError if another scheduler uses it."""
         if self.scheduler is not None:
-            raise FiberError("the network serves another run: give each run one of its own")
+            raise FiberError("the network serves another run: give each run its own Network")
         self.scheduler = scheduler
         _engine._set_network(scheduler, self)
 
@@ -111,7 +112,7 @@ class Network:
         listening = sum(endpoint.listens for line in self.bound.values() for endpoint in line)
         return f"<pyfiber.testing.Network, {listening} listening>"
 
-    # What pyfiber.socket and pyfiber.dns ask for
+    # Methods that pyfiber.socket and pyfiber.dns call
 
     def _class_for(
         self, asked: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
@@ -135,7 +136,7 @@ class Network:
     def _resolve(
         self, host: str, port: int, family: int, type: int, proto: int, flags: int, /
     ) -> list[tuple[Any, Any, int, str, Any]]:
-        """A resolver, as ``pyfiber.dns`` has them."""
+        """Resolve a name, as the resolvers of ``pyfiber.dns`` do."""
         name = host.lower().removesuffix(".")
         known = {"localhost": LOOPBACK[_standard.AF_INET], **self.hosts}
         if name not in known:
@@ -167,7 +168,7 @@ class Network:
         fail(errno.EADDRNOTAVAIL)
 
     def at(self, family: int, host: str, port: int) -> list[Endpoint]:
-        """Who has an address that is the same or contains it, or is contained in it."""
+        """The endpoints whose address is this one, contains this one, or is contained in it."""
         wide = ANY[family]
         if host != wide:
             hosts = [host, wide]
@@ -186,7 +187,7 @@ class Network:
                 del self.bound[key]
 
     def listener_for(self, key: Key) -> Endpoint | None:
-        """Of those who share a port the one with the fewest that wait."""
+        """The listener at this key; of those that share a port, the one with the shortest queue."""
         line = self.bound.get(key, [])
         if isinstance(key, tuple) and not any(end.listens for end in line):
             family, _, port = key
@@ -197,7 +198,7 @@ class Network:
 
 
 def family_of(address: str) -> int:
-    """Of an address in numbers; ValueError."""
+    """The family of an address in numbers; ValueError if there is none."""
     for family in ANY:
         try:
             _standard.inet_pton(family, address)
@@ -208,7 +209,7 @@ def family_of(address: str) -> int:
 
 
 class Endpoint:
-    """What is behind a socket in memory, or behind several after dup()."""
+    """The state behind a socket in memory, or behind several sockets after dup()."""
 
     __slots__ = (
         "backlog",
@@ -236,16 +237,16 @@ class Endpoint:
         self.family = family
         self.proto = proto
         self.end = _engine._MemoryEnd(family != AF_UNIX, network.buffer)
-        self.opened = 0  # sockets
-        self.numbers: list[int] = []  # that they have had
-        self.key: Key | None = None  # that it is bound to
+        self.opened = 0  # open sockets
+        self.numbers: list[int] = []  # all numbers of its sockets
+        self.key: Key | None = None  # the key of the address it is bound to
         self.local: Any = None
         self.remote: Any = None
         self.options: dict[tuple[int, int], int | bytes] = {}
         self.backlog: int | None = None  # of a listener
         self.pending: deque[Endpoint] = deque()  # connected, to be accepted
-        self.coming: deque[Endpoint] = deque()  # for whom there is no room yet
-        self.target: Endpoint | None = None  # where it is one of those
+        self.coming: deque[Endpoint] = deque()  # clients for which there is no room yet
+        self.target: Endpoint | None = None  # the listener in whose `coming` this one is
 
     @property
     def listens(self) -> bool:
@@ -254,7 +255,7 @@ class Endpoint:
     # Addresses
 
     def key_of(self, address: Any) -> Key:
-        """Of an address that has no names in it."""
+        """The key of an address that has no names in it."""
         if self.family == AF_UNIX:
             if not isinstance(address, (str, bytes)):
                 raise TypeError("the address of a Unix socket is a path")
@@ -294,7 +295,7 @@ class Endpoint:
         self.network.bind(self, key)
 
     def may_share(self, other: Endpoint) -> bool:
-        """A port, as Linux has it."""
+        """Whether the two may share a port, by Linux's rules."""
         if self.has("SO_REUSEPORT") and other.has("SO_REUSEPORT"):
             return True
         return self.has("SO_REUSEADDR") and other.has("SO_REUSEADDR") and not other.listens
@@ -367,7 +368,7 @@ class Endpoint:
         self.backlog = max(backlog, 0)
 
     def connect_ex(self, address: Any) -> int:
-        """0, or the number of an error; UNDER_WAY: it is waited for."""
+        """Connect; returns 0 or the number of an error. UNDER_WAY: there is no room yet."""
         key = self.key_of(address)
         if self.target is not None:
             return errno.EALREADY
@@ -394,7 +395,7 @@ class Endpoint:
         return self.backlog is not None and len(self.pending) <= self.backlog
 
     def connect(self, client: Endpoint, local: Any) -> None:
-        """A listener: the client has asked for this address of it."""
+        """Connect a client to this listener, by the address that the client has asked for."""
         server = Endpoint(self.network, self.family, self.proto)
         server.options = dict(self.options)
         server.local = client.remote = local
@@ -427,16 +428,16 @@ class Endpoint:
             self.refuse_all()
             self.end.disturb()
 
-    # Sockets come and go
+    # The sockets of this endpoint
 
     def open(self, number: int) -> None:
-        """One socket more."""
+        """Add a socket with this number."""
         self.opened += 1
         self.numbers.append(number)
         self.network.numbers[number] = self
 
     def refuse_all(self) -> None:
-        """It listens no more."""
+        """Stop listening, and refuse the connections that have not been accepted."""
         self.backlog = None
         while self.pending:
             self.pending.popleft().end.close(True)
@@ -446,16 +447,16 @@ class Endpoint:
             client.end.fail(errno.ECONNREFUSED)
 
     def detach(self) -> None:
-        """One socket less, which is not closed: its number goes on to stand for the endpoint."""
+        """Remove a socket without closing it: its number can be used to make another one."""
         self.opened -= 1
         self.end.disturb()
 
     def close(self) -> None:
-        """One socket less."""
+        """Remove a socket; the last one ends the endpoint."""
         if self.thread == threading.get_ident():
             self.let_go()
         elif self.scheduler is not None:
-            with contextlib.suppress(FiberError):  # it is closed, and nobody waits
+            with contextlib.suppress(FiberError):  # the scheduler is closed, and nobody waits
                 self.scheduler.call_soon_threadsafe(self.let_go)
 
     def let_go(self) -> None:
@@ -474,7 +475,7 @@ class Endpoint:
         self.end.close(self.ends_with_reset())
 
     def ends_with_reset(self) -> bool:
-        """SO_LINGER with no time."""
+        """Whether SO_LINGER is set, with a time of 0."""
         linger = self.options.get((_standard.SOL_SOCKET, _standard.SO_LINGER))
         if not isinstance(linger, bytes) or self.family == AF_UNIX:
             return False

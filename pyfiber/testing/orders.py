@@ -1,7 +1,7 @@
-"""What a program iterates over in an order that comes from hashes: sets, read off its source.
+"""Finds iterations over sets, whose order comes from hashes, in the source of a program.
 
 Values are looked up without running code of the program: names, attributes, keys and indices of
-Python's own containers. What a function returns is seen when it returns: see suspects.py.
+Python's own containers. A set that a function returns is seen when it returns: see suspects.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADDRESSES = frozenset({"id", "hash"})
 
 
 class Each(ast.expr):
-    """What an iteration over the container gives in turn; of tuples the parts at that index."""
+    """The elements of a container; with an index, the parts at that index of its tuples."""
 
     _fields = ("container",)
     container: ast.expr
@@ -60,7 +60,7 @@ class Iterations(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> None:
-        """A target of an outer loop has no value yet when the line begins."""
+        """Use Each for a target of an outer loop, which has no value yet when the line begins."""
         bound: dict[str, Each] = {}
         for generator in node.generators:
             over = generator.iter
@@ -129,7 +129,7 @@ def iterations(path: str) -> dict[int, list[ast.expr]]:
 
 
 def is_plain(key: object) -> bool:
-    """Can it be looked up without running code?"""
+    """Can the key be looked up without running code?"""
     if isinstance(key, tuple):
         return all(map(is_plain, key))
     kind = type(key)
@@ -198,7 +198,7 @@ def value_of(expr: ast.expr, frame: FrameType) -> object:
 
 
 def either(exprs: Sequence[ast.expr], frame: FrameType) -> Sequence[object]:
-    """The elements of the first of them that is a set."""
+    """The elements of the first expression that is a set."""
     for expr in exprs:
         try:
             return elements(expr, frame)
@@ -246,7 +246,7 @@ def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
 
 
 def operand(expr: ast.expr, frame: FrameType) -> Sequence[object]:
-    """Of an operation on sets, which takes views of dictionaries, too."""
+    """The elements of an operand of a set operation, which may be a view of a dictionary, too."""
     match expr:
         case ast.Call(ast.Attribute(_, "keys" | "items")):
             values = called(expr, frame)
@@ -270,14 +270,14 @@ def is_unordered(values: Sequence[object]) -> bool:
 
 
 def has_fixed_hash(value: object) -> bool:
-    """Is its hash the same in each process?"""
+    """Is the hash of the value the same in each process?"""
     if isinstance(value, (tuple, frozenset)):
         return all(map(has_fixed_hash, value))
     return type(value) in (int, float, complex, bool)
 
 
 def text_of(expr: ast.expr) -> str:
-    """Its source, for a message."""
+    """The source of an expression, for a message."""
     if isinstance(expr, Each):
         return f"in {ast.unparse(expr.container)}"
     return ast.unparse(expr)

@@ -83,7 +83,7 @@ def settings(item: pytest.Item) -> dict[str, Any] | None:
 
 
 def quoted(nodeid: str) -> str:
-    """For the command line of most shells."""
+    """Quote a test's ID for the command line of most shells."""
     return shlex.quote(nodeid) if set(nodeid) & set('"$`\\!') else f'"{nodeid}"'
 
 
@@ -107,7 +107,7 @@ class Exploring:
         self.schedule = option("fiber_replay")
 
     def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
-        """The function, as it is to be run."""
+        """The Program that runs the function."""
         rest = {name: self.given[name] for name in PROGRAM if name in self.given}
         return Program(
             fn,
@@ -119,13 +119,13 @@ class Exploring:
         )
 
     def clock(self) -> VirtualClock | None:
-        """The fixture's, if the test has it."""
+        """The clock of the fixture `virtual_clock` if the test has it, else the mark's."""
         fixtures: dict[str, Any] = getattr(self.item, "funcargs", {})
         clock = fixtures.get("virtual_clock")
         return clock if clock is not None else clock_of(self.given.get("clock"))
 
     def run(self, fn: Callable[..., Any]) -> Any:
-        """Replay, explore, or run once."""
+        """Replay, explore or run the function once."""
         program = self.program(fn)
         if self.schedule is not None:
             return replay_program(program, Schedule.parse(self.schedule))
@@ -182,7 +182,7 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> object:
-    """A fixture of a marked test: its runs make it. None: pytest does."""
+    """Leave a fixture of a marked test to the runs. None: pytest makes the fixture."""
     if not belongs_in_the_run(fixturedef) or settings(request.node) is None:
         return None
     return fixtures_of(request.node).setup(fixturedef, request)
@@ -196,7 +196,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Methods of unittest.TestCase are not called by the hook above."""
+    """Run methods of unittest.TestCase, which the hook above does not call."""
     if isinstance(item, TestCaseFunction):
         with in_fibers(item):
             return (yield)
@@ -234,7 +234,7 @@ class FiberRun:
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """TypeError for an unknown option."""
+    """The options; TypeError for an unknown one."""
     for name in options:
         if name not in OPTIONS:
             raise TypeError(f"no option {name!r}: there are {', '.join(OPTIONS)}")

@@ -19,7 +19,7 @@ from pyfiber.testing.schedule import KINDS, Schedule
 RUNS, LEAVES, CHOICE = range(3)
 HERE = os.path.dirname(__file__)
 PACKAGE = os.path.dirname(HERE)
-LAST_STEPS = 60  # what a log shows at most
+LAST_STEPS = 60  # steps that a log shows at most
 READY, TIMER = 0, 1
 
 
@@ -67,7 +67,7 @@ class Step:
     choices: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """As the log shows it."""
+        """The lines of the log for this step."""
         mark = " " if self.usual else "*"
         when = "" if self.time is None else f"{self.time:10.3f}s"
         head = f"{self.number:5}{mark}{when}  {self.fiber}"
@@ -87,7 +87,7 @@ class Tracer:
         self.clock = clock
         self.steps: deque[Step] = deque(maxlen=LAST_STEPS)
         self.current: Step | None = None
-        self.grain: _engine.Grain[Any] | None = None  # whose turn it is, if it is a grain's
+        self.grain: _engine.Grain[Any] | None = None  # the grain that runs, if one does
         self.count = 0
         self.running: Task | None = None
         self.started: set[int] = set()
@@ -164,13 +164,13 @@ def clean(tb: TracebackType | None) -> TracebackType | None:
 
 
 def format_failure(exc: BaseException) -> str:
-    """The traceback as Python prints it, without our frames."""
+    """The traceback as Python prints it, without pyfiber.testing's frames."""
     shown = traceback.TracebackException(type(exc), exc, clean(exc.__traceback__))
     return "".join(shown.format()).rstrip()
 
 
 def plural(number: int) -> str:
-    """So many choices."""
+    """A number of choices, in words."""
     return f"{number} choice" if number == 1 else f"{number} choices"
 
 
@@ -182,7 +182,7 @@ def failure_text(
     log: str,
     shrunk_from: int,
 ) -> str:
-    """What a ScheduleFailure says."""
+    """Write the text of a ScheduleFailure."""
     much = schedule.deviations
     how_far = "the usual order" if much == 0 else f"{plural(much)} out of the usual order"
     if shrunk_from > much:

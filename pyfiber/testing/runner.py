@@ -1,4 +1,4 @@
-"""One run under test after another, on one scheduler."""
+"""``Runner``: runs a program again and again, on one scheduler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyfiber.testing.schedule import Choice, Schedule
 __tracebackhide__ = True  # pytest's
 
 FIFO, RANDOM, PCT = range(3)
-# A call of one of these runs nothing.
+# Calling a function of these kinds does not run its code.
 NOT_PLAIN = (
     inspect.iscoroutinefunction,
     inspect.isasyncgenfunction,
@@ -57,7 +57,7 @@ def clock_of(clock: Clock) -> VirtualClock | None:
 
 
 def network_text(network: Network | bool) -> str:
-    """The source text for such a network; empty for none."""
+    """The source text for a `network` argument; empty for none."""
     return "network" if isinstance(network, Network) else repr(network) if network else ""
 
 
@@ -71,7 +71,7 @@ def network_of(network: Network | bool) -> Network | None:
 
 
 def clock_text(clock: Clock) -> str:
-    """The source text for such a clock; empty for the usual one."""
+    """The source text for a `clock` argument; empty for the usual one."""
     if clock is None or clock == "virtual":
         return ""
     return "clock" if isinstance(clock, VirtualClock) else repr(clock)
@@ -128,7 +128,7 @@ class Program:
     on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # the clock argument for replay(), if it is not the usual one
-    network_text: str = ""  # and that of the network
+    network_text: str = ""  # the network argument, if there is one
 
     def __post_init__(self) -> None:
         for what in ("fn", "setup", "check"):
@@ -137,7 +137,7 @@ class Program:
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
         if any(kind(self.fn) for kind in NOT_PLAIN):
             raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
-        if not isinstance(self.threads, bool):  # as of pyfiber.run()
+        if not isinstance(self.threads, bool):  # pyfiber.run() takes a number, too
             raise TypeError(
                 "threads says whether other threads may run: True or False. A run under test has "
                 "one scheduler: its order could not be repeated over several threads"
@@ -161,7 +161,7 @@ class Attempt:
 
 
 def is_failure(exc: BaseException) -> bool:
-    """Is it a failure of the program? Ctrl-C, exits, skips and hypothesis' own are not."""
+    """Is this a failure of the program? Ctrl-C, exits, skips and hypothesis' own are not."""
     kind = type(exc)
     if isinstance(exc, (KeyboardInterrupt, SystemExit)) or kind.__module__.startswith(
         "hypothesis."
@@ -176,7 +176,7 @@ def is_failure(exc: BaseException) -> bool:
 
 
 def passes_through(exc: BaseException, module: str) -> bool:
-    """Was it raised by a function of this module, or by one called from there?"""
+    """Was this raised by a function of the module, or by one called from there?"""
     frames = traceback.walk_tb(exc.__traceback__)
     return any(frame.f_globals.get("__name__") == module for frame, _ in frames)
 
@@ -194,7 +194,7 @@ def is_own(fiber: _engine.Fiber[Any]) -> bool:
         frame: Any = sys._getframe().f_back
     else:
         frame = _hooks.frame_of(fiber)
-    if frame is None:  # it has not begun
+    if frame is None:  # the fiber has not begun
         target = _engine._target_of(fiber)
         return is_of_pyfiber(getattr(getattr(target, "func", target), "__module__", None))
     module: object = None
@@ -203,7 +203,7 @@ def is_own(fiber: _engine.Fiber[Any]) -> bool:
         if not is_of_pyfiber(module) and str(module).partition(".")[0] not in STANDARD:
             return False
         frame = frame.f_back
-    return is_of_pyfiber(module)  # the outermost one
+    return is_of_pyfiber(module)  # the module of the outermost frame
 
 
 class Runner:
@@ -239,7 +239,7 @@ class Runner:
 
     # Called by the engine.
     def livelock(self) -> LivelockError:
-        """Too many steps: which fibers are still running?"""
+        """The error for a run with too many steps, with the fibers that are left."""
         steps = self.program.max_steps
         fibers = self.scheduler.fibers()
         head = (
@@ -259,7 +259,7 @@ class Runner:
         inject: int = 0,
         trace: Trace | None = None,
     ) -> None:
-        """Say how the next runs choose."""
+        """Set how the next runs choose."""
         self.explorer.configure(
             strategy=strategy,
             seed=seed & MASK,
@@ -275,7 +275,7 @@ class Runner:
         )
 
     def run(self) -> Attempt:
-        """One run.  What the program raises is in the attempt; Ctrl-C and skips are raised."""
+        """Run once. What the program raises is in the attempt; Ctrl-C and skips are raised."""
         program = self.program
         if program.clock is not None:
             program.clock.reset()
@@ -309,7 +309,7 @@ class Runner:
         return attempt
 
     def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """The run proper."""
+        """Run ``fn(*args)`` with the guards active."""
         self.rules.active = True
         try:
             return self.explorer.run(self.program.clock, fn, *args)
@@ -317,7 +317,7 @@ class Runner:
             self.rules.active = False
 
     def none_left(self, *args: Any) -> Any:
-        """The function under test; afterwards nothing that it started may still run."""
+        """Call the function under test; LeftRunningError if fibers that it started are left."""
         value = self.program.fn(*args)
         me = pyfiber.current()
         left = [fiber for fiber in self.scheduler.fibers() if fiber is not me]
@@ -327,7 +327,7 @@ class Runner:
         return value
 
     def look_for_unseen(self, failure: BaseException | None) -> None:
-        """Failures that nobody asked for are an error, or notes on the error there is."""
+        """Raise failures that nobody asked for, or note them on ``failure`` if there is one."""
         unseen = self.explorer.unseen()
         if not unseen:
             return
@@ -366,7 +366,7 @@ def waiting_allowed(program: Program) -> Iterator[None]:
 
 @contextmanager
 def collector_held() -> Iterator[None]:
-    """No automatic garbage collection: when it finalizes what is not part of a schedule."""
+    """Turn off automatic garbage collection, as a schedule cannot say when it finalizes things."""
     enabled = gc.isenabled()
     gc.disable()
     try:

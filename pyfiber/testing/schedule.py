@@ -2,9 +2,9 @@
 
 A schedule is the list of choices of a run, each ``(kind, count, taken)``. Nearly all choices of a
 shrunk schedule are 0, "as usual". Only the others are written, each after the number of zeros
-before it, with enough data to notice that the program differs from the recorded one. They are
-packed bit by bit, not by a compression library whose output might vary, to make the string the same
-on every platform.
+before it, with enough data to notice that the program differs from the recorded one. Choices are
+packed bit by bit, not by a compression library whose output might vary, so that the string is the
+same on every platform.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ MAX_CHOICES = 20_000_000
 
 
 def shorten(text: str) -> str:
-    """As much of a text as fits into an error message."""
+    """Shorten a text to what fits into an error message."""
     return text if len(text) <= 24 else text[:20] + "..."
 
 
@@ -97,7 +97,7 @@ def check(data: bytes) -> bytes:
 
 
 def unwrap(text: str) -> bytes:
-    """The bytes that the letters stand for, after the checksum was found right."""
+    """Decode the letters of a schedule; ScheduleError if the checksum is wrong."""
     letters = text[len(PREFIX) :].upper()
     try:
         data = base64.b32decode(letters + "=" * (-len(letters) % 8))
@@ -115,13 +115,13 @@ def unwrap(text: str) -> bytes:
 
 
 def gamma(number: int) -> str:
-    """A positive number by Elias' gamma code: small ones are short."""
+    """Encode a positive number by Elias' gamma code: small ones are short."""
     bits = f"{number:b}"
     return "0" * (len(bits) - 1) + bits
 
 
 def deviation(zeros: int, choice: Choice) -> str:
-    """A choice that is not the usual one, and the number of usual ones before it."""
+    """Encode a choice that is not the usual one, and the number of usual ones before it."""
     kind, count, taken = choice
     width = (count - 2).bit_length()  # taken is 1 .. count - 1
     named = f"1{kind:03b}" if kind else "0"
@@ -130,7 +130,7 @@ def deviation(zeros: int, choice: Choice) -> str:
 
 
 def pack(choices: Sequence[Choice]) -> bytes:
-    """How many choices there are, then those that deviate; 0 ends them."""
+    """Encode the number of choices, then those that deviate; a bit of 0 ends them."""
     parts = [gamma(len(choices) + 1)]
     zeros = 0
     for choice in choices:

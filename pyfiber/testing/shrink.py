@@ -1,4 +1,4 @@
-"""Make a failing schedule as close to the usual order as possible.
+"""Makes a failing schedule as close to the usual order as possible.
 
 Delta debugging over the choices that deviate: leave out halves, quarters, single ones, as long as
 the program still fails in the same way. A choice left out changes the ones after it, so each trial
@@ -29,7 +29,7 @@ def with_taken(choices: Sequence[Choice], places: set[int], taken: int) -> list[
 
 
 def trimmed(choices: list[Choice]) -> list[Choice]:
-    """Without the usual choices at the end."""
+    """The choices without the usual ones at the end."""
     end = len(choices)
     while end and choices[end - 1][2] == 0:
         end -= 1
@@ -45,11 +45,11 @@ class Shrinker:
         self.budget = budget
 
     def places(self) -> list[int]:
-        """Where the best one deviates."""
+        """The places at which the best schedule deviates."""
         return [i for i, choice in enumerate(self.best) if choice[2]]
 
     def smaller(self, candidate: list[Choice]) -> bool:
-        """Try it; keep it if it fails the same way and is smaller."""
+        """Try a schedule; keep it if it fails in the same way and is smaller."""
         if self.budget <= 0:
             return False
         self.budget -= 1
@@ -77,7 +77,7 @@ class Shrinker:
                 self.smaller(with_taken(self.best, {place}, 1))
 
     def run(self) -> list[Choice]:
-        """The smallest found."""
+        """Shrink as far as possible; return the smallest schedule found."""
         before = None
         while before != weight(self.best) and self.budget > 0:
             before = weight(self.best)

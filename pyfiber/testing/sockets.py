@@ -1,4 +1,4 @@
-"""The sockets of a network in memory: those of ``pyfiber.socket``, each with an Endpoint."""
+"""The sockets of a network in memory: sockets of ``pyfiber.socket``, each with an Endpoint."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def refuse(what: str) -> NoReturn:
 class MemorySocket(_Socket):
     """A socket of a network in memory.
 
-    What it inherits moves its bytes and waits; everything else is its endpoint's.
+    The inherited methods move bytes and wait; the endpoint does everything else.
     """
 
     __slots__ = ("_endpoint",)
 
-    #: It leaves nothing in a folder.
+    #: A Unix socket in memory leaves no file in a folder.
     _has_file = False
 
     _endpoint: Endpoint
@@ -64,12 +64,12 @@ class MemorySocket(_Socket):
 
     @property
     def family(self) -> Any:
-        """AF_INET, AF_INET6 or AF_UNIX."""
+        """The address family: AF_INET, AF_INET6 or AF_UNIX."""
         return _standard.AddressFamily(self._endpoint.family)
 
     @property
     def type(self) -> Any:
-        """SOCK_STREAM."""
+        """Always SOCK_STREAM."""
         return _standard.SOCK_STREAM
 
     @property
@@ -78,26 +78,26 @@ class MemorySocket(_Socket):
         return self._endpoint.proto
 
     def fileno(self) -> int:
-        """A number that no system gives; -1 when it is closed."""
+        """The socket's number, which no system gives to a descriptor; -1 when it is closed."""
         return self._number()
 
     def bind(self, address: Any) -> None:
-        """Take the address: any is there. Port 0 is one that is free."""
+        """Bind the socket to an address. All addresses exist; port 0 picks a free port."""
         self._open_endpoint().bind(self._resolved(address))
 
     def _connect(self, address: Any) -> int:
-        """At once; but of TCP a socket that never waits does not learn of that at once."""
+        """Connect at once. But a TCP socket that never waits gets UNDER_WAY, as a real one does."""
         number = super()._connect(address)
         at_once = number == 0 and self.gettimeout() == 0 and self._endpoint.family != AF_UNIX
         return UNDER_WAY if at_once else number
 
     def listen(self, *backlog: int) -> None:
-        """Wait for connections; more than the backlog have to wait to be connected."""
+        """Listen for connections. Clients beyond the backlog wait until they are connected."""
         self._open_endpoint().listen(*backlog)
         self._set_turns()
 
     def accept(self) -> tuple[MemorySocket, Any]:
-        """Wait for a connection: a new socket, and the address of its other end."""
+        """Wait for a connection; return a new socket, and the address of its other end."""
         endpoint: Any
         endpoint, address = self._accept()
         return made(endpoint), address
@@ -107,7 +107,7 @@ class MemorySocket(_Socket):
         self._open_endpoint().shutdown(how)
 
     def getsockname(self) -> Any:
-        """Its own address."""
+        """The address of this end."""
         return self._open_endpoint().getsockname()
 
     def getpeername(self) -> Any:
@@ -115,29 +115,29 @@ class MemorySocket(_Socket):
         return self._open_endpoint().getpeername()
 
     def setsockopt(self, level: int, optname: int, value: Any, *size: int) -> None:
-        """It is remembered."""
+        """Keep the value of an option. SO_REUSEADDR, SO_REUSEPORT and SO_LINGER have an effect."""
         self._open_endpoint().setsockopt(level, optname, value, *size)
 
     def getsockopt(self, level: int, optname: int, buflen: int = 0) -> Any:
-        """What was set, and what can be said of a socket in memory."""
+        """The value of an option: what was set, or what is true of a socket in memory."""
         return self._open_endpoint().getsockopt(level, optname, buflen)
 
     def get_inheritable(self) -> bool:
-        """No process inherits it."""
+        """Always False: no process inherits a socket in memory."""
         return False
 
     def set_inheritable(self, inheritable: bool) -> None:
-        """Nothing changes."""
+        """Do nothing: no process inherits a socket in memory."""
 
     def dup(self) -> Self:
-        """Another socket of the same end."""
+        """Make another socket of the same endpoint."""
         twin = type(self).__new__(type(self))
         twin._stand_for(self._open_endpoint(), network_here().number())
         twin.settimeout(self.gettimeout())
         return twin
 
     def detach(self) -> int:
-        """Its number, of which ``socket(fileno=number)`` makes a socket."""
+        """Give up the number and return it: ``socket(fileno=number)`` makes a socket of it."""
         number = self.fileno()
         super().detach()
         return number
@@ -145,23 +145,23 @@ class MemorySocket(_Socket):
     # With addresses and ancillary data, which a stream does not have
 
     def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
-        """As recv(), and None."""
+        """Return what recv() returns, and None."""
         return self.recv(bufsize, flags), None
 
     def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
-        """As recv_into(), and None."""
+        """Return what recv_into() returns, and None."""
         return self.recv_into(buffer, nbytes, flags), None
 
     def recvmsg(
         self, bufsize: int, ancbufsize: int = 0, flags: int = 0
     ) -> tuple[bytes, list[Any], int, Any]:
-        """As recv(): there is no ancillary data."""
+        """Do what recv() does: there is no ancillary data."""
         return self.recv(bufsize, flags), [], 0, None
 
     def recvmsg_into(
         self, buffers: Any, ancbufsize: int = 0, flags: int = 0
     ) -> tuple[int, list[Any], int, Any]:
-        """As recvmsg(), into the buffers one after the other."""
+        """Do what recvmsg() does, into the buffers one after the other."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         data = self.recv(sum(map(len, views)), flags)
         start = 0
@@ -172,13 +172,13 @@ class MemorySocket(_Socket):
         return len(data), [], 0, None
 
     def sendmsg(self, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None) -> int:
-        """As send(), of all buffers."""
+        """Do what send() does, with all buffers."""
         if list(ancdata):
             refuse("sendmsg() would send ancillary data")
         return self.send(b"".join(buffers), flags)
 
     def sendto(self, data: Any, *flags_and_address: Any) -> int:
-        """As send(): where it goes is known."""
+        """Do what send() does: a connected socket ignores the address."""
         *flags, _ = flags_and_address
         return self.send(data, *flags)
 
@@ -192,7 +192,7 @@ def network_here() -> Network:
 
 
 def made(endpoint: Endpoint) -> MemorySocket:
-    """A socket of an end that has none."""
+    """Make a socket of an endpoint that has none."""
     sock = MemorySocket.__new__(MemorySocket)
     sock._stand_for(endpoint, network_here().number())
     return sock
@@ -201,11 +201,11 @@ def made(endpoint: Endpoint) -> MemorySocket:
 def class_for(
     network: Network, asked: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> type[Any]:
-    """Of a new socket in a run with a network: the class in memory, or that which was asked for."""
+    """The class of a new socket in a run with a network: one in memory, or the one asked for."""
     given = dict(zip(("family", "type", "proto", "fileno"), args, strict=False)) | kwargs
     number = given.get("fileno")
     if number is not None and number not in network.numbers:
-        return asked  # the program has it from elsewhere
+        return asked  # the program has the descriptor from elsewhere
     family, kind = given.get("family", -1), given.get("type", -1)
     if family not in (-1, _standard.AF_INET, _standard.AF_INET6, AF_UNIX):
         refuse(f"socket() would open a real socket of family {family!r}")
@@ -223,7 +223,7 @@ def class_for(
 def pair(
     network: Network, family: int | None, kind: int, proto: int
 ) -> tuple[MemorySocket, MemorySocket]:
-    """Two connected sockets, as socketpair() makes them."""
+    """Make two connected sockets, as socketpair() does."""
     default = _standard.AF_INET if AF_UNIX is None else AF_UNIX
     family = default if family is None else family
     if kind != _standard.SOCK_STREAM:
@@ -244,7 +244,7 @@ def create_server(
     reuse_port: bool = False,
     dualstack_ipv6: bool = False,
 ) -> MemorySocket:
-    """As the standard function."""
+    """Do what the standard function does."""
     if dualstack_ipv6:
         refuse("create_server(dualstack_ipv6=True) would listen to IPv4 as well")
     sock = MemorySocket(family)

@@ -1,4 +1,4 @@
-"""Why two runs of one schedule may differ: clocks, threads, random numbers, hash order."""
+"""Finds out why two runs of one schedule differ: clocks, threads, random numbers, hash order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def is_library(path: str) -> bool:
-    """Is it Python's or pyfiber's own code?"""
+    """Is this the path of Python's or pyfiber's own code?"""
     if path.startswith("<frozen"):
         return True
     return path.startswith(LIBRARY) and not any(name in path for name in INSTALLED)
@@ -65,7 +65,7 @@ def is_library(path: str) -> bool:
 
 
 class Suspects:
-    """Watches runs for what makes them differ."""
+    """Watches runs for things that make runs differ."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
@@ -148,7 +148,7 @@ class Suspects:
         return self.lines
 
     def returns(self, caller: FrameType | None, value: object) -> None:
-        """A function, or a property, gives a set to a line that iterates over what it gets."""
+        """Note a set that a function or property returns to a line that iterates over it."""
         if caller is None or not isinstance(value, SETS) or not is_unordered(list(value)):
             return
         known = self.files.get(caller.f_code.co_filename) or {}

@@ -1,4 +1,4 @@
-"""A WSGI server (PEP 3333) in fibers: each connection has one, and the application may wait.
+"""A WSGI server (PEP 3333) with a fiber for each connection, so that the application may wait.
 
 ::
 
@@ -16,7 +16,7 @@
 
 or, as a whole program: ``python -m pyfiber.wsgi module:app --host 127.0.0.1 --port 8000``.
 
-HTTP/1.1 and 1.0 are read by httptools: ``pip install "pyfiber-engine[wsgi]"``.
+httptools reads HTTP/1.1 and 1.0: ``pip install "pyfiber-engine[wsgi]"``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`python -m pyfiber.wsgi module:app`: a whole program that serves.
+"""`python -m pyfiber.wsgi module:app`: a whole program that serves a WSGI application.
 
-SIGTERM and SIGINT end it: no more connections, and `--grace` seconds for the requests that have
-come. A second one ends it at once.
+At a SIGTERM or SIGINT the program accepts no more connections, gives the requests that have come
+`--grace` seconds, and ends. A second signal ends the program at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from wsgiref.types import WSGIApplication
 
-#: Where it listens unless told otherwise.
+#: The default address.
 HOST = "127.0.0.1"
 PORT = 8000
 
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """What the user wants."""
+    """Parse the command line, or exit with an error."""
     parser = argparse.ArgumentParser(prog="python -m pyfiber.wsgi", description=__doc__)
     parser.add_argument("app", metavar="MODULE:NAME", help="the application; NAME: app if left out")
     parser.add_argument(
@@ -55,7 +55,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def find(name: str) -> WSGIApplication:
-    """The application, from the folder in which the program was started, too; Refused."""
+    """Import the application; its module may be in the current folder, too. Raises Refused."""
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -70,7 +70,7 @@ def find(name: str) -> WSGIApplication:
 
 
 def imported(module: str) -> ModuleType:
-    """The application's module; Refused if there is none. What it raises itself is raised."""
+    """Import the application's module. Refused if there is none; its own errors are raised."""
     if not module or module.startswith("."):
         raise Refused(f"{module!r} is no module's name: MODULE:NAME is needed, as in service:app")
     try:
@@ -82,7 +82,7 @@ def imported(module: str) -> ModuleType:
 
 
 def server_of(options: argparse.Namespace, app: WSGIApplication) -> wsgi.Server:
-    """The server, which listens; Refused."""
+    """Make the server, which listens from then on. Raises Refused."""
     more: wsgi._server.Options = {
         "tls": tls_of(options),
         "limit": options.limit,
@@ -107,7 +107,7 @@ def place_of(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def tls_of(options: argparse.Namespace) -> SSLContext | None:
-    """How to serve TLS, if that is wanted; Refused."""
+    """The TLS context; None if TLS is not wanted. Raises Refused."""
     if options.certificate is None:
         return None
     from pyfiber import ssl
@@ -122,7 +122,7 @@ def tls_of(options: argparse.Namespace) -> SSLContext | None:
 
 
 def work(options: argparse.Namespace) -> None:
-    """In a run, until a signal comes; Refused."""
+    """Serve, in a run, until a signal comes. Raises Refused."""
     app = find(options.app)
     with service.running():
         with signals(SIGTERM, SIGINT) as received:
@@ -141,7 +141,7 @@ def say(words: str) -> None:
 
 
 def end_at_signals(received: signals, server: wsgi.Server) -> None:
-    """The first one is a request, the second one an order."""
+    """At the first signal end in order, at the second at once."""
     received.get()
     service.stop()
     server.stop()
@@ -150,7 +150,7 @@ def end_at_signals(received: signals, server: wsgi.Server) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve."""
+    """Serve, and return the exit status."""
     options = parse(arguments)
     patch_as(options)  # before the application is imported
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")

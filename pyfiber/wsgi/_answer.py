@@ -1,4 +1,4 @@
-"""One answer: what PEP 3333 lets an application say, and how HTTP says it."""
+"""``Answer``: turns what an application says by PEP 3333 into an answer in HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _STATUS: Final = re.compile(r"([2-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
 
-#: What is special about a field.
+#: Kinds of fields. The server writes those from _LENGTH to _DROPPED itself, or leaves them out.
 (
     _ORDINARY,
     _LENGTH,
@@ -49,13 +49,16 @@ _SPECIAL: Final = {
     "server": _SERVER,
 }
 
-#: Names and statuses that have been seen: they are few.
+#: Caches: the kind of each name, and the code of each status, that applications have used.
 _KINDS: Final[dict[str, int]] = {}
 _CODES: Final[dict[str, int]] = {}
 
 
 class FileWrapper:
-    """``wsgi.file_wrapper``: a file's blocks; as an answer, the system sends them by itself."""
+    """``wsgi.file_wrapper``: an application returns this to have the system send a file.
+
+    Iteration gives the file's blocks of ``blksize`` bytes, for what cannot be sent that way.
+    """
 
     def __init__(self, filelike: BinaryIO, blksize: int = 65536) -> None:
         self.filelike = filelike
@@ -68,24 +71,24 @@ class FileWrapper:
 
 
 class Answer:
-    """What becomes of one request."""
+    """The answer to one request."""
 
-    #: What was said to start_response(), which was called then.
+    #: The status that start_response() was given; None before that call.
     _status: str | None = None
     #: The fields of the head, Date and Server included.
     _head = ""
     #: Bytes of the body to come; None: any number.
     _left: int | None = None
     _chunked = False
-    #: There is no body.
+    #: The answer has no body.
     _bare = False
-    #: Something has been sent.
+    #: Something of the answer has been sent.
     began = False
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
         self._request = request
-        self.closes = not request.keep_alive  # the connection, after this
+        self.closes = not request.keep_alive  # the connection ends after this answer
 
     # What the application calls
 
@@ -96,13 +99,13 @@ class Answer:
         exc_info: ExcInfo = None,
         /,
     ) -> Any:
-        """Keep what is said until the first of the body comes."""
+        """Keep status and headers until the first block of the body comes."""
         if exc_info is not None:
             try:
                 if self.began and exc_info[1] is not None:
                     raise exc_info[1].with_traceback(exc_info[2])
             finally:
-                exc_info = None  # it refers to this frame
+                exc_info = None  # the traceback refers to this frame
         elif self._status is not None:
             raise AssertionError("start_response() was called twice, without exc_info")
         if type(status) is not str:
@@ -112,19 +115,19 @@ class Answer:
         self._head = self._fields(headers)
         self._bare = code == 204 or code == 304
         if code == 204:
-            self._left = None  # must not be told
+            self._left = None  # such an answer must not have a Content-Length
         self._status = status if len(status) > 3 else f"{status} "
         return self.write
 
     def write(self, data: bytes, /) -> None:
-        """Send a block of the body; for old applications. Others return it."""
+        """Send a block of the body. Only old applications call this; others return blocks."""
         if not isinstance(data, bytes):
             raise TypeError(f"a body is made of bytes, not {type(data).__name__!r}")
         if data:
             self._send(data)
 
     def _fields(self, headers: list[tuple[str, str]]) -> str:
-        """The lines of the head, each of which is what it seems to be."""
+        """The lines of the head, checked so that no value can contain another line."""
         lines = ""
         date = server = False
         for name, value in headers:
@@ -147,7 +150,7 @@ class Answer:
         return self._connection.site.stamp(date, server) + lines
 
     def _takes(self, kind: int, value: str) -> None:
-        """What is about the connection is the server's to say."""
+        """Take a field about the connection or the body, which the server writes itself."""
         if kind == _LENGTH:
             if self._left is not None or not (value.isascii() and value.isdigit()):
                 raise ValueError(f"Content-Length comes twice, or is no number: {value!r}")
@@ -175,7 +178,7 @@ class Answer:
                 close()
 
     def _send_whole(self, blocks: list[bytes] | tuple[bytes, ...]) -> None:
-        """All of the body is there: its length is known, and it goes with the head."""
+        """Send a body that is there as a whole: its length is known, and it goes with the head."""
         for block in blocks:
             if not isinstance(block, bytes):
                 raise TypeError(f"a body is made of bytes, not {type(block).__name__!r}")
@@ -195,7 +198,7 @@ class Answer:
     def _send_blocks(self, blocks: Iterable[bytes]) -> None:
         """Send the blocks as they come; no more than the head if there is no body.
 
-        The application of a generator calls start_response() when it is asked for its first block.
+        An application that is a generator calls start_response() when asked for its first block.
         """
         if not self._has_no_body():
             for block in blocks:
@@ -204,14 +207,14 @@ class Answer:
                 if block:
                     self._send(block)
                 if self._has_no_body():
-                    break  # it may be endless
+                    break  # the blocks may be endless
         self._finish()
 
     def _has_no_body(self) -> bool:
         return self._status is not None and (self._bare or self._request.is_head)
 
     def _send_file(self, wrapper: FileWrapper) -> None:
-        """By the system, if it is a file of the system."""
+        """Have the system send the file, if it is a regular one."""
         file = wrapper.filelike
         size = None if self.began else _bytes_left(file)
         if size is None:
@@ -228,15 +231,15 @@ class Answer:
         return self._finish()
 
     def _expect(self, size: int) -> None:
-        """So many bytes will come, if the application has not said how many.
+        """Make ``size`` the length of the body, if the application has not given one.
 
-        Of the answer to HEAD nothing at all may come, whatever there would be for GET.
+        Not a size of 0 for HEAD: the application may have left out the body that GET returns.
         """
         if self._left is None and not self._bare and (size or not self._request.is_head):
             self._left = size
 
     def _send(self, block: bytes) -> None:
-        """A block of the body, behind the head if that has not gone yet."""
+        """Send a block of the body, after the head if that was not sent yet."""
         head = b"" if self.began else self._begin()
         tail = b""
         too_much = 0
@@ -256,7 +259,7 @@ class Answer:
             raise ValueError(f"the body has {too_much} bytes more than its Content-Length")
 
     def _begin(self) -> bytes:
-        """The head, and how the end of the body will be known."""
+        """Make the head, and decide how the client will recognize the end of the body."""
         if self._status is None:
             raise AssertionError("start_response() was not called")
         request, connection = self._request, self._connection
@@ -283,7 +286,7 @@ class Answer:
         return f"HTTP/1.1 {self._status}\r\n{self._head}{framing}\r\n".encode("latin-1")
 
     def _finish(self) -> None:
-        """The application has said all."""
+        """End the answer: the application has given all of it."""
         if not self.began:
             self._expect(0)
             self._send(b"")
@@ -296,19 +299,19 @@ class Answer:
 
     @property
     def ends_by_closing(self) -> bool:
-        """Only the end of the connection says that the body is complete."""
+        """Whether only the end of the connection says that the body is complete."""
         return self.began and not self._bare and self._left is None and not self._chunked
 
 
 def field(name: str, value: str) -> str:
-    """A line of a head, which is what it seems to be."""
+    """A line of a head, checked so that it cannot contain another line."""
     _kind_of(name := _plain("the name of a header", name))
     _check_value(name, value := _plain(f"the value of {name}", value))
     return f"{name}: {value}\r\n"
 
 
 def _plain(what: str, text: Any) -> str:
-    """The characters of a str, whatever its class would make of them."""
+    """The characters of a str, also of one of a subclass with its own methods."""
     if not isinstance(text, str):
         raise TypeError(f"{what} is a str, not {type(text).__name__!r}")
     return str.__str__(text)
@@ -339,7 +342,7 @@ def _check_value(name: str, value: str) -> None:
 
 
 def _bytes_left(file: Any) -> int | None:
-    """Of a regular file, from its position; None: it is none."""
+    """The bytes of a regular file from its position on; None if it is no regular file."""
     with contextlib.suppress(AttributeError, OSError, ValueError, TypeError):
         found = os.fstat(file.fileno())
         if stat.S_ISREG(found.st_mode):

@@ -1,4 +1,4 @@
-"""`wsgi.input`: the body of a request, while it comes."""
+"""`wsgi.input`: the body of a request, while the body is being received."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Body(io.BufferedIOBase):
-    """Reads what has come, and parks until there is as much as was asked for.
+    """A file that reads the body of a request, and parks until as much has come as was asked for.
 
-    It ends where the body does, also one of chunks. ``Refused``, an OSError, if the body is
-    malformed, too large, too slow, or cut.
+    The file ends where the body does, also if that is chunked. Reads raise ``Refused``, an OSError,
+    if the body is malformed, too large, too slow, or cut off.
     """
 
     def __init__(self, connection: Connection, request: Request) -> None:
@@ -23,7 +23,7 @@ class Body(io.BufferedIOBase):
         self._buffer = bytearray()
 
     def _more(self) -> bool:
-        """There is more in the buffer than before; else the body is at its end."""
+        """Add data to the buffer, if need be after a wait. False at the end of the body."""
         if self._connection is None:
             raise ValueError("this request is over: its body cannot be read any more")
         request = self._request
@@ -41,11 +41,11 @@ class Body(io.BufferedIOBase):
         return taken
 
     def readable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, fewer only at the end; all of it with -1 or None."""
+        """Read ``size`` bytes, fewer only at the end; all of the body with -1 or None."""
         if size is None or size < 0:
             while self._more():
                 pass
@@ -55,7 +55,7 @@ class Body(io.BufferedIOBase):
         return self._take(size)
 
     def read1(self, size: int = -1, /) -> bytes:
-        """What has come, at most so many bytes; waits if nothing has."""
+        """Read what has come, at most ``size`` bytes; wait if nothing has."""
         if size == 0:
             return b""
         if not self._buffer:
@@ -63,21 +63,21 @@ class Body(io.BufferedIOBase):
         return self._take(len(self._buffer) if size < 0 else size)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer, as read() does."""
+        """Read into the buffer, as read() does."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def readinto1(self, buffer: Any, /) -> int:
-        """The same, as read1() does."""
+        """Read into the buffer, as read1() does."""
         view = memoryview(buffer).cast("B")
         data = self.read1(len(view))
         view[: len(data)] = data
         return len(data)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """The next line, at most so many bytes of it."""
+        """Read the next line, at most ``size`` bytes of it."""
         limit = -1 if size is None else size
         seen = 0
         while True:
@@ -89,5 +89,5 @@ class Body(io.BufferedIOBase):
         return self._take(length if limit < 0 else min(length, limit))
 
     def end(self) -> None:
-        """The request is over."""
+        """Let later reads fail: the request is over."""
         self._connection = None

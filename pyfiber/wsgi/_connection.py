@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pyfiber.net import Stream
     from pyfiber.wsgi._site import Site
 
-#: Bytes of a body that nobody has read which are read for the sake of the next request.
+#: Bytes that are read of a body which the application has left unread, to reach the next request.
 DRAINED: Final = 65536
 
-#: What is still taken, in bytes and seconds, from a client that has had its last answer: if the
-#: connection were closed with data unread, the answer would be lost with it.
+#: Bytes and seconds: what is read, and dropped, from a client that has had its last answer. If the
+#: connection were closed with data unread, the answer could be lost.
 LINGERING: Final = 1 << 20
 LINGERING_SECONDS: Final = 2.0
 
@@ -33,7 +33,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Gone(ConnectionError):
-    """The client takes no more, or too slowly."""
+    """The connection is lost, or the client takes its answer too slowly."""
 
 
 class Connection:
@@ -56,7 +56,7 @@ class Connection:
         "site",
     )
 
-    #: What reads requests, and what answers one.
+    #: The classes that read requests, and that answer one.
     parser: type[Parser] = Parser
     answer: type[Answer] = Answer
 
@@ -65,22 +65,22 @@ class Connection:
         self._stream = stream
         self._socket: Any = stream.socket
         self._parser = self.parser(site, stream.peer)
-        #: Cancelled while the connection is idle: then _patience() says anew how long it waits.
+        #: Cancelled while the connection is idle, so that _patience() computes the time left anew.
         self._scope = CancelScope()
-        self._early = b""  # what has come just before that
-        self._seconds = -1.0  # that the socket has been told, see _wait_for()
+        self._early = b""  # data that has come just before the scope was cancelled
+        self._seconds = -1.0  # the socket's timeout, see _wait_for()
         self._is_new = True  # there was no answer yet
-        self._silent_since = now()  # of the last answer, or of the beginning
-        self._may_ask = False  # for a body with "100 Continue"
-        self._body_piece = 0  # bytes of the body when the clock was started again
-        self._body_waited = 0.0
+        self._silent_since = now()  # the end of the last answer, or the beginning
+        self._may_ask = False  # "100 Continue" may be sent, to ask for a body
+        self._body_piece = 0  # bytes of the body when its time last began anew
+        self._body_waited = 0.0  # seconds of that time that have been used
         self._answered: Request | None = None  # the request that is being answered
         self._began = 0.0  # when the answer to it began, by time.monotonic()
 
-    # The life of it
+    # From the first request to the last
 
     def serve(self) -> None:
-        """Until one side has had enough."""
+        """Serve requests until one side ends the connection."""
         while True:
             with self._scope:
                 self._serve_requests()
@@ -88,7 +88,7 @@ class Connection:
                 break
             self._scope = CancelScope()  # the next request has less time to begin, or it has begun
             if self._early and self.site.slots.wanted:
-                self.site.slots.end_one()  # as this one goes on
+                self.site.slots.end_one()  # this one goes on, so another one gives way
 
     def _serve_requests(self) -> None:
         try:
@@ -102,7 +102,10 @@ class Connection:
             self.site.note_lost(gone, self._stream.peer)
 
     def answering(self) -> tuple[str, str, float] | None:
-        """Tell method, path and time of the request that is being answered; on any thread."""
+        """Method, path and time.monotonic() at the start of the request that is being answered.
+
+        None between two requests. Any thread may call this.
+        """
         request, began = self._answered, self._began
         if request is None:
             return None
@@ -112,7 +115,7 @@ class Connection:
         return method, target.partition("?")[0], began  # a query may hold secrets
 
     def _wait_for(self, seconds: float) -> None:
-        """So long an operation of the socket may take. To say so is a call to the system."""
+        """Set the socket's timeout, which takes a system call."""
         self._socket.settimeout(seconds)
         self._seconds = seconds
 
@@ -139,7 +142,7 @@ class Connection:
         return None
 
     def _wait_for_client(self) -> bytes | None:
-        """The first bytes of a request, or of several. None: the client has had its time."""
+        """The first bytes of a request, or of several; none if the client is gone or too late."""
         data, self._early = self._early, b""
         if data:
             return data
@@ -150,14 +153,14 @@ class Connection:
         if not self._is_new:
             slots.idle[self] = self._scope
         try:
-            if 0 < seconds < self._seconds:  # less work than to tell the socket, twice a request
+            if 0 < seconds < self._seconds:  # less work than two _wait_for() a request
                 with move_on_after(seconds):
                     data = sock.recv(site.first_piece)
             else:
                 if seconds != self._seconds:
                     self._wait_for(seconds)
                 data = sock.recv(site.first_piece)
-        except OSError:  # too late, or lost, between two requests: nobody has missed anything
+        except OSError:  # too late, or lost, between two requests: no answer is missing
             return None
         finally:
             slots.idle.pop(self, None)
@@ -181,7 +184,7 @@ class Connection:
         return max(0, self._silent_since + seconds - now())
 
     def _receive_head(self) -> None:
-        """The rest of the head: in time, however small the pieces are."""
+        """Receive the rest of the head, all of it in time, however small the pieces are."""
         parser, sock = self._parser, self._socket
         seconds = self.site.header_timeout
         end = now() + seconds
@@ -201,7 +204,7 @@ class Connection:
             parser.feed(data)
 
     def receive_body(self, request: Request) -> None:
-        """Wait for more of the body. ``Refused`` if there will be none, though it should."""
+        """Wait for more of the body. ``Refused`` if the body is late, malformed or cut off."""
         if self._parser.error is not None:
             raise self._parser.error
         if request.expects and self._may_ask and not request.size:
@@ -222,7 +225,7 @@ class Connection:
         self._parser.feed(data)
 
     def _body_seconds_left(self, request: Request) -> float:
-        """For the next 64 KiB, or what is left; the time that the application takes is its own."""
+        """The time left for 64 KiB of the body, without the time that the application has taken."""
         if request.size - self._body_piece >= PIECE:
             self._body_piece = request.size
             self._body_waited = 0.0
@@ -234,7 +237,7 @@ class Connection:
     # Answering
 
     def _handle(self, request: Request) -> bool:
-        """Answer a request; whether the connection goes on."""
+        """Answer a request. Returns whether the connection goes on."""
         body = None
         if request.complete:
             chunks = request.chunks
@@ -270,7 +273,7 @@ class Connection:
         return False
 
     def _begin_body(self, request: Request) -> Body:
-        """``wsgi.input`` of a body that has not come as a whole."""
+        """Make ``wsgi.input`` for a body that has not come as a whole."""
         self._may_ask = True
         self._body_piece = 0
         self._body_waited = 0.0
@@ -278,14 +281,14 @@ class Connection:
         return body
 
     def _break_off(self, refused: Refused, answer: Answer, request: Request) -> None:
-        """Say what is wrong while that is possible; else leave the answer incomplete."""
+        """Answer with the error if nothing was sent; else leave the answer visibly incomplete."""
         if not answer.began:
             self._refuse(refused, request.is_head)
         elif answer.ends_by_closing:
             self._abort()
 
     def may_go_on(self, request: Request) -> bool:
-        """Whether the connection may be kept for another request, seen before the answer."""
+        """Whether the connection may be kept for another request, as known before the answer."""
         if self.site.is_ending or self.site.slots.wanted:
             return False
         if request.complete:
@@ -297,7 +300,7 @@ class Connection:
         return request.length is None or request.length - request.size <= DRAINED
 
     def _drain(self, request: Request) -> bool:
-        """Read what the application has left of the body: whether that was all."""
+        """Read what the application has left of the body. Returns whether the body is complete."""
         limit = request.size + DRAINED
         self._may_ask = False
         try:
@@ -309,7 +312,7 @@ class Connection:
         return request.complete
 
     def _refuse(self, refused: Refused, is_head: bool = False) -> None:
-        """Tell the client why; it is the last that it hears."""
+        """Send an answer that says what is wrong, the last one on this connection."""
         text = f"{refused.status}: {refused.why}\n".encode("latin-1", "replace")
         head = (
             f"HTTP/1.1 {refused.status}\r\n{self.site.stamp(False, False)}"
@@ -323,7 +326,7 @@ class Connection:
     # Writing
 
     def send(self, data: bytes) -> None:
-        """All of it, each 64 KiB in time."""
+        """Send all of the data, each 64 KiB within ``write_timeout``."""
         sock = self._socket
         seconds = self.site.write_timeout
         if seconds != self._seconds:
@@ -337,12 +340,12 @@ class Connection:
                 for start in range(0, len(view), PIECE):
                     sock.sendall(view[start : start + PIECE])
         except TimeoutError as exc:
-            raise Gone(f"it did not take 64 KiB within {seconds:g} seconds") from exc
+            raise Gone(f"the client did not take 64 KiB within {seconds:g} seconds") from exc
         except OSError as exc:
             raise Gone(str(exc)) from exc
 
     def send_all(self, head: bytes, body: bytes, tail: bytes = b"") -> None:
-        """All of it, together; but a long body is not copied, for as long as that takes."""
+        """Send all three together, but without copying a long body: a copy would live for long."""
         if len(body) <= PIECE:
             return self.send(head + body + tail if tail else head + body)
         if head:
@@ -351,7 +354,7 @@ class Connection:
         return self.send(tail) if tail else None
 
     def send_file(self, file: BinaryIO, count: int) -> None:
-        """So many bytes of a file, from where it stands."""
+        """Send ``count`` bytes of a file, from its position on."""
         self._wait_for(self.site.write_timeout)
         offset = file.tell()
         try:
@@ -364,13 +367,13 @@ class Connection:
     # The end
 
     def _abort(self) -> None:
-        """So that the client does not take what it has got for all."""
+        """Have close() reset the connection, so that the client sees that data is missing."""
         with contextlib.suppress(OSError):
             at_once = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
 
     def _linger(self) -> None:
-        """See LINGERING."""
+        """End the writing, then read and drop data for a while; see LINGERING."""
         sock = self._socket
         end = now() + LINGERING_SECONDS
         left = LINGERING

@@ -1,13 +1,13 @@
-"""From the bytes of a connection to requests: httptools (llhttp) reads, and this decides.
+"""``Parser``: turns the bytes of a connection into requests; httptools (llhttp) reads them.
 
 llhttp is strict: it refuses line ends that are not CR LF, folded lines, spaces around names,
 control characters, lengths that are no plain number or come twice, a length beside
-Transfer-Encoding, and chunks that are not to the letter. What it leaves to its caller is refused
-here.
+Transfer-Encoding, and malformed chunks. This module makes the checks that llhttp leaves to its
+caller.
 
-llhttp cannot stop behind a request, so it gets a piece of data in steps that end where a request
-may end. What follows a request stays bytes until the request has been answered: as environs, 64 KiB
-of short requests would take megabytes.
+llhttp cannot stop at the end of a request. So it gets received data in steps that end where a
+request may end. Bytes after a request are kept as they are until the request has been answered: the
+environs of 64 KiB of short requests would take megabytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Environ = dict[str, Any]
 #: Bytes that are received, or sent, at a time.
 PIECE: Final = 65536
 
-#: A head in place of one that said "Upgrade:", for the body that comes behind it.
+#: Substitutes for a head that said "Upgrade:", for the body behind it; see _decline_upgrade().
 _BEFORE_LENGTH: Final = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
 _BEFORE_CHUNKS: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 #: Bytes that chunks and trailers may take beside the data: at a time, and for each byte of data.
-#: The first holds however much data there was, since httptools keeps a trailer's field until it is
-#: complete.
+#: The first bound holds however much data there was, since httptools keeps a trailer's field until
+#: the field is complete.
 _SPARE: Final = PIECE
 _SPARE_OF_EACH: Final = 16
 
@@ -51,11 +51,11 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(
 #: A head ends with this, and so does a body in chunks.
 _BLANK_LINE: Final = b"\r\n\r\n"
 
-#: Chunks of a body that are kept apart; more are joined, for small ones cost more than their bytes.
+#: Chunks of a body that are kept apart. More are joined, as small ones take more than their bytes.
 _MOST_CHUNKS: Final = 64
 
-#: Names that have been seen, as clients write them, and hosts that are well-formed. They are few
-#: and short. Long ones are not kept, and a cache that somebody has filled begins anew.
+#: Caches: the keys of names, as clients write these, and hosts that are well-formed. Both are few
+#: and short. Long ones are not kept, and a cache that somebody has filled is emptied.
 _KEPT: Final = 1000
 LONGEST_KEPT: Final = 200
 _KEYS: Final[dict[bytes, str]] = {}
@@ -63,18 +63,18 @@ _HOSTS: Final[dict[str, bool]] = {}
 
 #: The key of fields that are not passed on; no field has it.
 NOT_PASSED_ON: Final = "HTTP "
-#: Must not come behind a body, where a program that passes trailers on takes them for the head's.
-#: (llhttp refuses those that say how long a body is.)
+#: Fields that are refused behind a body: a program that passes trailers on could take them for
+#: fields of the head. (llhttp refuses the fields that say how long a body is.)
 _NOT_IN_TRAILERS: Final = frozenset({b"host", b"authorization", b"te"})
-#: Not passed on: CGI programs would take it for a setting of their own (CVE-2016-5385).
+#: Fields that are not passed on: CGI programs would take this one for a setting (CVE-2016-5385).
 _UNWANTED: Final = frozenset({b"proxy"})
 
 
 class Refused(OSError):
-    """A request that is not answered by the application, and the status that says why.
+    """A request that the server refuses. ``status`` is that of the answer, ``why`` the reason.
 
-    ``read()`` of a body that is malformed, too large, too slow or cut raises it. It is an OSError,
-    as frameworks expect of a client that is gone.
+    ``read()`` of a body that is malformed, too large, too slow or cut off raises this exception.
+    The class is an OSError, as frameworks expect of a client that is gone.
     """
 
     def __init__(self, status: str, why: str) -> None:
@@ -97,25 +97,25 @@ WRONG_VERSION: Final = "505 HTTP Version Not Supported"
 
 
 class Request:
-    """A request whose head is there, and as much of its body as has come."""
+    """A request with a complete head, and with as much of its body as has come."""
 
     #: The client waits for "100 Continue" before it sends the body.
     expects = False
-    #: The body is there as a whole.
+    #: The body has come as a whole.
     complete = False
-    #: Of the body, if it was said, and what has come so far.
+    #: Bytes of the body: the length that was announced, if any, and what has come so far.
     length: int | None = None
     size = 0
 
     def __init__(self, environ: Environ, http11: bool, is_head: bool, keep_alive: bool) -> None:
         self.environ = environ
         self.http11 = http11
-        self.is_head = is_head  # of the method, which the application may have changed
+        self.is_head = is_head  # as the client sent it: the application may change the environ
         self.keep_alive = keep_alive
-        self.chunks: list[bytes] = []  # of the body, not read yet
+        self.chunks: list[bytes] = []  # pieces of the body, not read yet
 
     def join_chunks(self) -> None:
-        """Keep many chunks as one."""
+        """Join the chunks into one if there are many."""
         if len(self.chunks) > _MOST_CHUNKS:
             self.chunks = [b"".join(self.chunks)]
 
@@ -144,30 +144,30 @@ class Parser:
 
     def __init__(self, site: Site, peer: Any) -> None:
         self.ready: deque[Request] = deque()
-        self.error: Refused | None = None  # of the request behind those in `ready`
+        self.error: Refused | None = None  # what is wrong with the request after `ready`
         self._site = site
         self._peer = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
-        self._environ: Environ | None = None  # of the head that is being read
-        self._request: Request | None = None  # whose body is being read
+        self._environ: Environ | None = None  # the environ of the head that is being read
+        self._request: Request | None = None  # the request of the body that is being read
         self._keys = _KEYS
         self._url = b""
         self._fed = 0  # bytes since the head began
         self._spare = 0  # bytes that may come beside the data of the body
-        self._counted = 0  # bytes of that data; -1 while the head is read
-        self._repeated = 0  # fields of the head that had come before
-        self._skipping = False  # a head that stands in for another one
-        self._data = b""  # what has come last
-        self._at = 0  # how far that has been read
+        self._counted = 0  # bytes of that data seen by _charge(); -1 while the head is read
+        self._repeated = 0  # fields of the head whose names had come before
+        self._skipping = False  # a substitute for a head is being read
+        self._data = b""  # the data that was received last
+        self._at = 0  # how far that data has been read
         self._tools = httptools.HttpRequestParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take what has come, once what came before has been read."""
+        """Take received data. All data before must have been read."""
         self._data = data
         self._at = 0
         self.go_on()
 
     def go_on(self) -> None:
-        """Read what has come, up to the first request that is there as a whole."""
+        """Read the received data, up to the end of the first request that is complete."""
         data = self._data
         size = len(data)
         while self._at < size and self.error is None:
@@ -180,7 +180,7 @@ class Parser:
         self._at = 0
 
     def _end_of_step(self, data: bytes) -> int:
-        """Where llhttp may have come to the end of a request at the earliest."""
+        """The earliest place in the data at which a request may end."""
         request = self._request
         if request is not None and request.length is not None:
             return self._at + request.length - request.size
@@ -189,7 +189,7 @@ class Parser:
 
     @property
     def is_in_head(self) -> bool:
-        """The next request has begun, and its head is not complete."""
+        """Whether the next request has begun, and its head is not complete."""
         return self._environ is not None
 
     def _feed_step(self, data: bytes | memoryview) -> None:
@@ -202,7 +202,7 @@ class Parser:
                 rest = memoryview(rest)[exc.args[0] :]
                 self._decline_upgrade()
             except httptools.HttpParserError as exc:
-                raised = exc.__context__  # by a callback
+                raised = exc.__context__  # raised by a callback
                 if raised is not None and raised is not self.error:
                     raise raised from None  # Ctrl-C, say, which is no mistake of the client's
                 self.error = self.error or _meaning(str(exc))
@@ -213,7 +213,7 @@ class Parser:
                 return
 
     def _charge(self, size: int) -> None:
-        """Something is not complete. It must not grow for ever between two callbacks."""
+        """Count the bytes of an incomplete head or body, which must not grow without a bound."""
         self._fed += size
         request = self._request
         if request is None:
@@ -235,10 +235,10 @@ class Parser:
             self.error = Refused(BAD, "the chunks have more around them than in them")
 
     def _decline_upgrade(self) -> None:
-        """Go on as if nothing had been said of another protocol.
+        """Go on as if the client had not asked for another protocol.
 
-        llhttp takes the head for the last thing that is HTTP. A new parser reads what follows; if
-        that is a body, behind a head that says so.
+        llhttp takes the head for the last thing that is HTTP. So a new parser reads what follows.
+        If that is a body, the parser first gets a substitute head, which announces the body.
         """
         self._tools = httptools.HttpRequestParser(self)
         if self._request is not None:
@@ -254,7 +254,7 @@ class Parser:
     # What httptools calls
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target, usually all of it."""
+        """Take a part of the target, usually all of it."""
         if self._environ is None and not self._skipping:
             environ = self._environ = self._site.template.copy()
             environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
@@ -262,7 +262,7 @@ class Parser:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head; or a trailer's, which nobody is told."""
+        """Take a field of the head. A field of a trailer is dropped."""
         environ = self._environ
         if environ is None:
             if name.lower() in _NOT_IN_TRAILERS:
@@ -284,11 +284,11 @@ class Parser:
         environ[key] += separator + value.rstrip().decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The head is there: the request can begin."""
+        """Make the request: the head is complete."""
         environ, self._environ = self._environ, None
         url, self._url = self._url, b""
         if environ is None:
-            return  # it stands in for another one
+            return  # a substitute head
         if NOT_PASSED_ON in environ:
             del environ[NOT_PASSED_ON]
         if len(environ) + self._repeated > self._site.most_keys:
@@ -328,7 +328,7 @@ class Parser:
         self.ready.append(request)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Take a piece of the body."""
         request = self._request
         assert request is not None
         request.size += len(data)
@@ -338,12 +338,12 @@ class Parser:
         request.chunks.append(data)
 
     def on_message_complete(self) -> None:
-        """The body is complete; if it had none, this comes at once."""
+        """End the request: the body is complete. Without a body this comes right after the head."""
         request = self._request
         if request is None:
             return
         if self._tools.should_upgrade():
-            return  # a body that was not read: see _decline_upgrade()
+            return  # the body has not been read yet: see _decline_upgrade()
         self._skipping = False
         request.complete = True
         if request.chunks:
@@ -354,22 +354,22 @@ class Parser:
     # The parts of a head
 
     def _key_of(self, name: bytes) -> str:
-        """Where a field of this name goes in the environ; for the first one of the name."""
+        """The key in the environ for fields of this name, which is not in the cache yet."""
         key = key_of(name)
         if len(name) <= LONGEST_KEPT:
             keep(self._keys, name, key)
         return key
 
     def _below(self, script: str, path: str) -> str:
-        """The rest of a path that begins with the application's place."""
+        """The rest of a path after ``script``, with which all of the application's paths begin."""
         if path != script and not path.startswith(script + "/"):
-            raise self._refuse("404 Not Found", f"all there is begins with {script}")
+            raise self._refuse("404 Not Found", f"all paths here begin with {script}")
         return path[len(script) :]
 
     def _other_form(self, environ: Environ, method: str, target: str) -> str:
-        """The path of a target that is not a path only.
+        """The path of a target that is not just a path, such as a URL.
 
-        Its host ends where it does before anything is decoded: an encoded slash is no slash.
+        The end of a URL's host is found before anything is decoded: an encoded slash is no slash.
         """
         if method == "CONNECT":
             raise self._refuse(NOT_IMPLEMENTED, "this is not a proxy")
@@ -412,7 +412,7 @@ class Parser:
 
 
 def key_of(name: bytes) -> str:
-    """A field's key in the environ. With a "_" it could not be told from one with a "-"."""
+    """A field's key in the environ. Names with "_" are not passed on: "-" becomes "_" as well."""
     small = name.lower()
     key = small.upper().replace(b"-", b"_").decode("latin-1")
     if b"_" in name or small in _UNWANTED:
@@ -423,14 +423,14 @@ def key_of(name: bytes) -> str:
 
 
 def keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    """Remember it. A full cache is emptied, so what is in use is soon in it again."""
+    """Put an entry into a cache. A full cache is emptied: what is in use soon comes back."""
     if len(cache) >= _KEPT:
         cache.clear()
     cache[key] = value
 
 
 def _split(url: bytes) -> tuple[str, str, str]:
-    """A target as it came, its path in plain bytes as PEP 3333 wants them, and its query."""
+    """A target as it came, its path with "%" decoded to bytes (as PEP 3333 says), and its query."""
     target = url.decode("latin-1")
     path, _, query = target.partition("?")
     if "%" in path:
@@ -442,7 +442,7 @@ _split_short = lru_cache(_KEPT)(_split)
 
 
 def _meaning(reason: str) -> Refused:
-    """The refusal that the parser's reason stands for."""
+    """The refusal for an error that httptools reports."""
     if reason == "Invalid method encountered":
         return Refused(NOT_IMPLEMENTED, "this method is not known")
     if reason == "Invalid HTTP version":

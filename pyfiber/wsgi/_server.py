@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SiteOptions(TypedDict, total=False):
-    """Of ``Server``'s options those that are about requests."""
+    """The options of ``Server`` that are about requests."""
 
     max_header: int
     max_fields: int
@@ -30,7 +30,7 @@ class SiteOptions(TypedDict, total=False):
 
 
 class Options(SiteOptions, total=False):
-    """What ``serve()``, ``serve_unix()`` and ``Server`` may be told; see ``Server``."""
+    """The options of ``serve()``, ``serve_unix()`` and ``Server``; see ``Server``."""
 
     tls: SSLContext | None
     limit: int | None
@@ -48,15 +48,16 @@ def serve(
     reuse_port: bool = False,
     **options: Unpack[Options],
 ) -> Server:
-    """A server that calls the WSGI application in a fiber for each connection.
+    """Make a Server that calls the WSGI application in a fiber for each connection.
 
-    It listens at this address from here on, and serves within its ``with`` block, in a run::
+    The server listens at this address from here on, and serves within its ``with`` block, in a
+    run::
 
         with wsgi.serve(app, "127.0.0.1", 8000, grace=10) as server:
             server.wait()
 
-    ``backlog`` and ``reuse_port`` are those of ``pyfiber.net.listen()``; what else there is to say
-    is told with ``Server``.
+    ``backlog`` and ``reuse_port`` are those of ``pyfiber.net.listen()``; the other options are
+    those of ``Server``.
     """
     return _on(net.listen(host, port, backlog=backlog, reuse_port=reuse_port), app, options)
 
@@ -69,7 +70,10 @@ def serve_unix(
     mode: int = 0o600,
     **options: Unpack[Options],
 ) -> Server:
-    """The same at a Unix socket; ``mode`` says who may connect."""
+    """Do what ``serve()`` does, at a Unix socket; ``mode`` says who may connect.
+
+    ``backlog`` and ``mode`` are those of ``pyfiber.net.listen_unix()``.
+    """
     return _on(net.listen_unix(path, backlog=backlog, mode=mode), app, options)
 
 
@@ -84,12 +88,12 @@ def _on(listener: net.Listener, app: WSGIApplication, options: Options) -> Serve
 class Server(net.Server):
     """Serves a WSGI application (PEP 3333) to the connections of a listener.
 
-    It is a ``pyfiber.net.Server``, which has ``address``, ``connections``, ``wait()`` and
-    ``stop()``; ``tls``, ``limit``, ``grace``, ``on_error`` and ``handshake_timeout`` are told
-    there. At most 1,000 connections are served at a time unless ``limit`` says otherwise; idle ones
-    of them give way to clients that wait for a place. ``on_error`` is for what is outside of the
-    application; what the application raises is answered with status 500 if nothing has been sent,
-    and logged under the logger "pyfiber".
+    The class is a ``pyfiber.net.Server``, with ``address``, ``connections``, ``wait()`` and
+    ``stop()``; that class describes ``tls``, ``limit``, ``grace``, ``on_error`` and
+    ``handshake_timeout``. At most 1,000 connections are served at a time unless ``limit`` says
+    otherwise; idle ones give way to clients that wait for a place. ``on_error`` is for errors
+    outside of the application. An exception of the application is answered with status 500 if
+    nothing has been sent, and logged under the logger "pyfiber".
 
     max_header: bytes of a request's head (also of its first line alone)
     max_fields: fields of a head
@@ -97,10 +101,10 @@ class Server(net.Server):
     header_timeout: seconds for the head, once it has begun
     body_timeout: seconds for each 64 KiB of a body, and for the last bytes of it
     write_timeout: seconds that the client may take for each 64 KiB of an answer
-    keep_alive: seconds that it may be silent before the next request; before the first one it has
+    keep_alive: seconds that a client may be silent before the next request; before the first one,
     ``header_timeout`` if that is more
-    script_name: where the application is: the path that all its URLs begin with
-    environ: more keys, for the environ of each request
+    script_name: the application's place: the path that all its URLs begin with
+    environ: more keys for the environ of each request
     """
 
     def __init__(
@@ -130,8 +134,8 @@ class Server(net.Server):
     def stop(self) -> None:
         """Accept no more connections; ``wait()`` returns.
 
-        Those that have been accepted are answered, also when their first request has not come yet.
-        One that is kept alive ends after a second of silence.
+        Connections that have been accepted are answered, also if their first request has not come
+        yet. A connection that is kept alive ends after a second of silence.
         """
         self._site.end()
         super().stop()

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """Answers the connections that it is given; ``Server`` says what its options mean."""
+    """Answers the requests of connections. The options are those of ``Server``."""
 
-    #: What the field "Server" says.
+    #: The value of the field "Server".
     software = "pyfiber"
-    #: Answers the requests of one connection.
+    #: The class that answers the requests of one connection.
     connection: type[Connection] = Connection
 
     def __init__(
@@ -73,7 +73,7 @@ class Site:
         self.is_ending = False
         self.template = _template(address, tls, self.software, script_name, environ or {})
         self.most_keys = len(self.template) + max_fields
-        self.slots = Slots(None)  # the server puts its own here
+        self.slots = Slots(None)  # a server puts its own Slots here
         self._second = -1
         self._stamps = ("", "", "", "")
 
@@ -86,16 +86,16 @@ class Site:
     def end(self) -> None:
         """Answer one more request of each connection.
 
-        A connection whose first request has not come is new, and keeps the time that it has for
-        that. One that has been served ends when it has been silent for a second since then.
+        A connection whose first request has not come is new, and keeps its time for that request. A
+        connection that has been served ends when it has been silent for a second since then.
         """
         self.is_ending = True
         self.slots.hasten(self.keep_alive)
 
-    # What its connections ask for
+    # Methods that connections call
 
     def stamp(self, date: bool, server: bool) -> str:
-        """The fields Date and Server, but for those that the application has given."""
+        """The fields Date and Server, without those that the application has given."""
         second = int(time.time())
         if second != self._second:
             self._second = second
@@ -107,15 +107,15 @@ class Site:
         return self._stamps[2 * date + server]
 
     def report(self, exc: Exception, environ: dict[str, Any], peer: Any) -> None:
-        """The application has failed."""
+        """Log a failure of the application."""
         what = f"{environ.get('REQUEST_METHOD')} {environ.get('REQUEST_URI')}"
         _logger().error("%s of %s failed", what, place(peer), exc_info=exc)
 
     def note_refused(self, refused: Refused, peer: Any) -> None:
-        """A request is answered by the server itself, which says what is wrong with it."""
+        """Called when the server itself answers a request, to say what is wrong with it."""
 
     def note_lost(self, exc: Exception, peer: Any) -> None:
-        """A client has gone, as clients do."""
+        """Log a connection that was lost, which is nothing unusual."""
         _logger().debug("the connection of %s was lost: %s", place(peer), exc)
 
 
@@ -128,8 +128,8 @@ def _check_positive(**numbers: float) -> None:
 def _template(
     address: Any, tls: bool, software: str, script_name: str, more: dict[str, Any]
 ) -> dict[str, Any]:
-    """What all environs have; what each has of its own is there, too, so that there is room."""
-    host, port = "localhost", 443 if tls else 80  # PEP 3333 wants some, of a Unix socket as well
+    """The environ that is copied for each request; it has all keys, so that there is room."""
+    host, port = "localhost", 443 if tls else 80  # PEP 3333 requires both, for a Unix socket, too
     if isinstance(address, tuple):
         host, port = address[:2]
     scheme = "https" if tls else "http"

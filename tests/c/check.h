@@ -9,7 +9,7 @@
 #define PF_TEST_CHECK_H
 
 #if !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* the tests use what strict C11 hides; the engine not */
+#define _GNU_SOURCE /* tests, unlike the engine, use what strict C11 hides */
 #endif
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ typedef struct test {
     void (*run)(void);
 } test;
 
-/* Versions of clang-format disagree. */
+/* Versions of clang-format disagree about these. */
 /* clang-format off */
 #define TEST(name) {#name, name}
 #define END_OF_TESTS {NULL, NULL}
@@ -73,7 +73,7 @@ void check_skip(const char *reason);
         }                                                                     \
     } while (0)
 
-/* Any integers or booleans. */
+/* Takes integers and booleans of any type. */
 #define CHECK_EQUAL(a, b)                                                     \
     do {                                                                      \
         intmax_t check_a = (intmax_t)(a), check_b = (intmax_t)(b);            \
@@ -86,7 +86,7 @@ void check_skip(const char *reason);
         }                                                                     \
     } while (0)
 
-/* Does `text` contain `part`? */
+/* Checks that `text` contains `part`. */
 #define CHECK_CONTAINS(text, part)                                            \
     do {                                                                      \
         if (strstr((text), (part)) == NULL) {                                 \
@@ -103,7 +103,7 @@ void check_skip(const char *reason);
         return;                                                               \
     } while (0)
 
-/* Numbers that are the same on every run. */
+/* Returns pseudo-random numbers, the same ones on every run. */
 static inline uint64_t
 random_next(uint64_t *state)
 {
@@ -113,8 +113,9 @@ random_next(uint64_t *state)
     return *state;
 }
 
-/* How many of anything is a crowd: checkers make everything slow, and
- * ThreadSanitizer knows 8,000 fibers in a process's life. */
+/* Returns a large count for tests with many objects.  The count is smaller
+ * under checkers, which are slow; ThreadSanitizer has room for 8,000 fibers in
+ * the life of a process. */
 int many(void);
 
 bool running_on_valgrind(void);

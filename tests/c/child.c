@@ -19,8 +19,8 @@
 #include <valgrind/valgrind.h>
 #endif
 
-/* A child faults on purpose.  Valgrind would count that as an error and end
- * the child with the exit code for errors instead of the child's own. */
+/* Keeps Valgrind from counting the child's deliberate fault as an error, since
+ * it would replace the child's exit code. */
 static void
 silence_valgrind(void)
 {
@@ -34,7 +34,7 @@ read_all(int fd, char *text, size_t size)
 {
     size_t length = 0;
     for (;;) {
-        char drain[256]; /* what does not fit is read and forgotten */
+        char drain[256]; /* takes what does not fit into `errors` */
         char *to = length < size - 1 ? text + length : drain;
         size_t most = length < size - 1 ? size - 1 - length : sizeof drain;
         ssize_t n = read(fd, to, most);

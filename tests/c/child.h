@@ -1,4 +1,5 @@
-/* Run a function in a child process and see how it ended (POSIX only). */
+/* Runs a function in a child process and reports how the process ended (POSIX
+ * only). */
 #ifndef PF_TEST_CHILD_H
 #define PF_TEST_CHILD_H
 
@@ -7,11 +8,11 @@
 #if !defined(_WIN32)
 
 typedef struct child_end {
-    int status;         /* what waitpid says */
-    char errors[16384]; /* what it wrote to stderr */
+    int status;         /* from waitpid */
+    char errors[16384]; /* what the child wrote to stderr */
 } child_end;
 
-/* Standard error goes to `end->errors`; exits with what fn returns. */
+/* Calls fn(arg) in a child, which exits with its result.  Fills *end. */
 void child_run(int (*fn)(void *arg), void *arg, child_end *end);
 
 #endif

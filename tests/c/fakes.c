@@ -47,7 +47,7 @@ int (*fake_syscall)(long number);
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
 
-/* The same six for all: those that one does not take, it does not look at. */
+/* Passes six arguments on; a call with fewer ignores the rest. */
 long
 __wrap_syscall(long number, ...)
 {

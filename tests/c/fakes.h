@@ -1,5 +1,6 @@
-/* System calls that answer as a test wants (Linux: the linker's --wrap, see
- * the Makefile).  Each is the system's own while its pointer is NULL. */
+/* Replaces system calls by a test's functions (on Linux, by the linker's
+ * --wrap: see the Makefile).  While a pointer is NULL, its call is the
+ * system's. */
 #ifndef PF_TEST_FAKES_H
 #define PF_TEST_FAKES_H
 
@@ -23,10 +24,11 @@ extern int (*fake_open)(const char *path, int flags);
 extern ssize_t (*fake_read)(int fd, void *bytes, size_t size);
 extern int (*fake_sigaction)(int number, const struct sigaction *action,
                              struct sigaction *before);
-/* May only tell of a call, and whether it fails: -1 and errno, or 0. */
+/* Sees only the number of a system call, and may make it fail: by -1 and
+ * errno.  After 0 the call is made. */
 extern int (*fake_syscall)(long number);
 
-/* The system's, for fakes that do some of it. */
+/* The system's calls, for fakes that pass some calls on. */
 int __real_epoll_ctl(int epoll, int operation, int fd,
                      struct epoll_event *event);
 int __real_munmap(void *low, size_t size);
@@ -35,7 +37,7 @@ ssize_t __real_read(int fd, void *bytes, size_t size);
 int __real_sigaction(int number, const struct sigaction *action,
                      struct sigaction *before);
 
-/* How many bytes were unmapped between these two. */
+/* unmapped() returns how many bytes were unmapped since count_unmapped(). */
 void count_unmapped(void);
 size_t unmapped(void);
 

@@ -131,7 +131,8 @@ connecting_socket(const struct sockaddr_in *address)
     return (intptr_t)s;
 }
 
-/* The system may take its time; the poller under test is asked afterwards. */
+/* Asks the system, not the poller under test, since the event may take a
+ * moment. */
 bool
 socket_becomes(intptr_t number, bool readable)
 {

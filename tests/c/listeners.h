@@ -1,5 +1,5 @@
-/* Registrations that count what they are told, with one poller: the default
- * one, which each run of these tests chooses anew (see main.c). */
+/* Registrations that count their events, and the poller under test: the
+ * default one, which main.c chooses anew for each run of these tests. */
 #ifndef PF_TEST_LISTENERS_H
 #define PF_TEST_LISTENERS_H
 
@@ -7,9 +7,9 @@
 
 typedef struct listener {
     pf_registration registration; /* first */
-    int told;
-    unsigned events; /* the last time */
-    unsigned all;    /* of every time */
+    int told;                     /* how often events were reported */
+    unsigned events;              /* of the last report */
+    unsigned all;                 /* of all reports together */
 } listener;
 
 extern pf_poller *poller;
@@ -18,41 +18,44 @@ void close_poller(void);
 
 int add(listener *l, intptr_t descriptor, unsigned interest);
 int modify(listener *l, unsigned interest);
-/* ... of one that was closed.  poll(2) notices only in the next wait. */
+/* Modifies the registration of a descriptor that was closed.  poll(2) notices
+ * the closing only in the next wait. */
 void modify_closed(listener *l, unsigned interest);
 int take_out(listener *l);
-/* Wait for nothing, deliver what is there. */
+/* Polls without waiting and delivers; returns how many events there were. */
 int look(void);
 
-/* Something that is readable or not: the end of a pipe; on Windows an event, or
- * a socket. */
+/* A descriptor that a test makes readable: the end of a pipe; on Windows an
+ * event or a socket. */
 typedef struct source {
-    intptr_t end; /* that is watched */
+    intptr_t end; /* the watched one */
     intptr_t other;
 } source;
 
-intptr_t source_open(source *s); /* its end */
+intptr_t source_open(source *s); /* returns s->end */
 void source_set(source *s);
 void source_close(source *s);
 
-/* Is the poller under test this one? */
+/* Whether the poller under test is this one. */
 bool is_kind(const char *kind);
-/* libkqueue's kqueues are no system's: their number is not readable, they do
- * not notice that one they watch is closed, and they clear its errors. */
+/* Whether libkqueue emulates kqueue.  Such a kqueue has a number that is never
+ * readable, does not notice that a watched number is closed, and clears errors
+ * of what it watches. */
 bool is_emulated(void);
 
 #if defined(_WIN32)
-/* They do not block. */
+/* These sockets are non-blocking. */
 struct sockaddr_in;
 intptr_t listening_socket(struct sockaddr_in *address);
 intptr_t connecting_socket(const struct sockaddr_in *address);
 intptr_t accepted_socket(intptr_t listening);
 void socket_pair(source *s);
-/* Wait until it is readable or writable, or its connect has failed. */
+/* Waits until the socket is readable or writable, or its connect has
+ * failed. */
 bool socket_becomes(intptr_t number, bool readable);
 #else
 bool is_readable(int fd);
-/* The next descriptor that the system will hand out. */
+/* Returns the number of the next descriptor that the system will hand out. */
 int lowest_descriptor(void);
 #endif
 

@@ -10,7 +10,7 @@
 #include "engine/io/poller.h"
 #include "fakes.h"
 
-const char *poller_kind; /* that is asked for; NULL: whichever */
+const char *poller_kind; /* the poller under test; NULL: the default one */
 
 static int failures; /* checks that failed in the running test */
 static const char *skipped;
@@ -47,7 +47,7 @@ many(void)
     return PF_WITH_ASAN ? 2000 : 20000;
 }
 
-/* Those of pollers run once with each that the system has. */
+/* The tests of pollers run once with each poller that the system has. */
 static const struct {
     const test *tests;
     bool of_pollers;
@@ -92,7 +92,8 @@ know_nothing_new(long number)
     return number == 441 ? -1 : 0; /* epoll_pwait2 */
 }
 
-/* Older ones say so themselves, and with many words each time. */
+/* Makes epoll_pwait2 fail before an older Valgrind does, which prints a long
+ * warning each time. */
 static void
 spare_valgrind(void)
 {
@@ -137,7 +138,7 @@ run_all(const test *t)
 
 #if defined(_WIN32)
 
-/* There is one, of two kinds of things. */
+/* Windows has one poller, for two kinds of descriptors. */
 static void
 run_with_each_poller(const test *tests)
 {
@@ -165,7 +166,9 @@ has_poller(const char *kind)
 static void
 run_with_each_poller(const test *tests)
 {
-#if defined(PF_LIBKQUEUE) /* its thread closes descriptors, some time later */
+    /* libkqueue's thread closes descriptors some time later, so other pollers
+     * are not tested beside it. */
+#if defined(PF_LIBKQUEUE)
     static const char *const kinds[] = {"kqueue"};
 #else
     static const char *const kinds[] = {"epoll", "kqueue", "poll"};
@@ -182,13 +185,14 @@ run_with_each_poller(const test *tests)
 
 #endif
 
-/* With arguments: the tests whose names contain one of them. */
+/* With arguments, runs only the tests whose names contain one of them. */
 int
 main(int count, char **arguments)
 {
     argc = count;
     argv = arguments;
-    setvbuf(stdout, NULL, _IONBF, 0); /* children must not print it twice */
+    /* A child of a fork would print what is left in a buffer once more. */
+    setvbuf(stdout, NULL, _IONBF, 0);
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (groups[i].of_pollers) {
             run_with_each_poller(groups[i].tests);

@@ -22,7 +22,7 @@ look(pf_thread *thread, pf_fiber *fiber, pf_packing *packing)
     CHECK(fiber->stack->user == fiber && fiber->task.has_stack);
     packing->room_end = fiber->stack->room + ROOM_USED;
     packing->exposed = self->exposed;
-    packing->lends = self->lends || sleepers_all_lend;
+    packing->called_back = self->lends || sleepers_all_lend;
     packing->pinned = self->pinned;
     sleepers_looks++;
 }
@@ -213,7 +213,7 @@ sleepers_close(int fibers)
     world_close(w);
 }
 
-/* ------------------------------------------------- what they go on with --- */
+/* ---------------------------------------------------------------- work --- */
 
 OUT_OF_LINE void
 sleeper_wait(sleeper *self)
@@ -229,7 +229,7 @@ sleeper_wait(sleeper *self)
     self->next = self->previous = NULL;
 }
 
-/* More than the processor preserves registers across a call. */
+/* Has more variables than the processor has registers that calls preserve. */
 void
 sleeper_keep_locals(worker *w)
 {

@@ -1,4 +1,4 @@
-/* What a poller on Windows tells of sockets. */
+/* Tests what the poller on Windows reports of sockets and handles. */
 #include "check.h"
 
 #if defined(_WIN32)
@@ -15,7 +15,7 @@
 #define SECOND ((int64_t)1000000000)
 #define BOTH (PF_IO_READ | PF_IO_WRITE)
 
-/* Until the listener has been told so often, or for long. */
+/* Polls until the listener has had so many reports, at most for 20 seconds. */
 static void
 wait_until_told(const listener *l, int times)
 {
@@ -54,10 +54,10 @@ socket_is_told_in_both_directions(void)
     CHECK_EQUAL(l.events, PF_IO_WRITE);
     CHECK_EQUAL(look(), 0);
     CHECK_EQUAL(send((SOCKET)s.other, "x", 1, 0), 1);
-    wait_until_told(&l, 3); /* an edge leaves the other one armed */
+    wait_until_told(&l, 3); /* reading was still armed after the edge */
     CHECK_EQUAL(l.events, PF_IO_READ);
     CHECK_EQUAL(look(), 0);
-    CHECK_EQUAL(modify(&l, BOTH | PF_IO_EDGE), 0); /* ... and is still true */
+    CHECK_EQUAL(modify(&l, BOTH | PF_IO_EDGE), 0); /* both are still true */
     l.all = 0;
     wait_until_told(&l, 4);
     look();
@@ -84,7 +84,7 @@ connection_is_told_to_both_ends(void)
     CHECK_EQUAL(client.events, PF_IO_WRITE);
     intptr_t accepted = accepted_socket(listening);
     server.told = 0;
-    while (look() > 0) { /* one that was asked before */
+    while (look() > 0) { /* takes answers to earlier requests */
     }
     closesocket((SOCKET)accepted);
     closesocket((SOCKET)connecting);
@@ -127,7 +127,7 @@ end_of_stream_can_be_read(void)
     CHECK_EQUAL(modify(&l, PF_IO_READ), 0);
     wait_until_told(&l, 2);
     CHECK_EQUAL(modify(&l, PF_IO_WRITE | PF_IO_EDGE), 0);
-    wait_until_told(&l, 3); /* it goes on in the other direction */
+    wait_until_told(&l, 3); /* the other direction still works */
     CHECK_EQUAL(l.events & BOTH, PF_IO_WRITE);
     closesocket((SOCKET)s.end);
     closesocket((SOCKET)s.other);
@@ -174,7 +174,8 @@ data_out_of_band_are_told_apart(void)
     close_poller();
 }
 
-/* Against the rules, but whoever waits must learn it. */
+/* Closing a watched socket is against the rules, but its waiters must get an
+ * error. */
 static void
 socket_closed_under_the_poller_is_an_error(void)
 {
@@ -221,9 +222,10 @@ datagrams_are_told(void)
     close_poller();
 }
 
-enum { CROWD = 100 }; /* of more than one handle of the driver */
+enum { CROWD = 100 }; /* sockets: too many for one handle of the driver */
 
-/* The system still has requests of those that went: their memory stays. */
+/* A removed registration may leave a request with the system, which still
+ * writes to its memory. */
 static void
 registrations_come_and_go_while_requests_are_outstanding(void)
 {
@@ -261,7 +263,7 @@ registrations_come_and_go_while_requests_are_outstanding(void)
     look();
     for (int i = 0; i < CROWD; i++) {
         CHECK_EQUAL(l[i].told, 1);
-        CHECK_EQUAL(modify(&l[i], BOTH), 0); /* outstanding at the end */
+        CHECK_EQUAL(modify(&l[i], BOTH), 0); /* leaves a request outstanding */
         closesocket((SOCKET)s[i].other);
     }
     close_poller();
@@ -297,7 +299,8 @@ set_event(void *event)
     return 0;
 }
 
-/* Also one that resets itself as soon as anybody has seen it. */
+/* Tests both kinds of event: one that resets itself as soon as a thread has
+ * seen it, and one that does not. */
 static void
 handle_ends_a_wait_that_has_begun(void)
 {

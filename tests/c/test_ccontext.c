@@ -1,4 +1,4 @@
-/* Contexts for C programs. */
+/* Tests the contexts for C programs (pf_ccontext). */
 #include "check.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ give_back(void *arg, void *value)
     return value;
 }
 
-/* Counts: gives each number to main, which gives what to add. */
+/* Adds the numbers that main passes, and passes each sum to main. */
 static void *
 count(void *arg, void *value)
 {
@@ -74,7 +74,7 @@ ccontext_refuses_misuse(void)
     CHECK(pf_ccontext_current() == pf_ccontext_main());
 }
 
-/* ------------------------------------------------- who resumes whom --- */
+/* ----------------------------------------------- the order of resuming --- */
 
 typedef struct ring {
     pf_ccontext *members[8];
@@ -84,7 +84,8 @@ typedef struct ring {
 
 static ring the_ring;
 
-/* Enter the next one, then end: each goes back to who entered it. */
+/* Enters the next context, then ends: each goes back to the one that entered
+ * it. */
 static void *
 enter_next(void *arg, void *value)
 {
@@ -152,7 +153,7 @@ ccontext_whose_resumer_is_gone_returns_to_main(void)
     CHECK_EQUAL(pf_ccontext_destroy(c), 0);
 }
 
-/* On the stack of the only context there is. */
+/* Runs on the stack of the only context there is. */
 static void *
 make_another(void *arg, void *value)
 {
@@ -290,7 +291,7 @@ ccontext_is_not_left_below_the_host_s_code(void)
     moves = 0;
     CHECK_EQUAL(pf_ccontext_create(&c, nest, NULL, 0), 0);
     CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
-    nested++; /* the host may well have moved on where main is left */
+    nested++; /* main itself may be left at another depth of nesting */
     CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
     nested--;
     CHECK_EQUAL(moves, 0);
@@ -299,7 +300,7 @@ ccontext_is_not_left_below_the_host_s_code(void)
     pf_ccontext_set_host(NULL);
 }
 
-#if !defined(_WIN32) /* where the system knows the stack */
+#if !defined(_WIN32) /* there only the system knows the stack */
 static pf_area told;
 
 static void
@@ -319,7 +320,7 @@ look_at_area(void *arg, void *value)
     CHECK(frame > told.low && frame < told.low + told.size);
     CHECK((size_t)(told.low + told.size - frame) < pf_stack_page_size());
     CHECK(told.size > size - 2 * pf_stack_page_size());
-    *(volatile char *)told.low = 1; /* all of it can be used */
+    *(volatile char *)told.low = 1; /* the whole area can be used */
     return value;
 }
 
@@ -361,7 +362,7 @@ ccontext_without_memory_is_refused(void)
 #endif
 }
 
-/* The object and the list of pools; no slab and no mapping. */
+/* Only the object and the list of pools are allocated, no slab or mapping. */
 static void
 ccontext_made_one_at_a_time_reuses_its_slab(void)
 {
@@ -380,7 +381,7 @@ ccontext_made_one_at_a_time_reuses_its_slab(void)
 }
 
 #if defined(PYFIBER_HARDTEST)
-/* The object, the list of pools, and no more. */
+/* Allows the allocation of the object and of the list of pools, no more. */
 THREAD_FN(find_no_spare_pool)
 {
     pf_ccontext *c = NULL;
@@ -392,7 +393,7 @@ THREAD_FN(find_no_spare_pool)
 }
 #endif
 
-/* Only the thread's last context leaves it to others. */
+/* A thread leaves its pool to others only with its last context. */
 static void
 ccontext_pool_in_use_is_not_spare(void)
 {
@@ -413,7 +414,7 @@ ccontext_pool_in_use_is_not_spare(void)
 #endif
 }
 
-/* A spare one that cannot be noted down must go. */
+/* A spare pool that cannot be recorded must be freed. */
 static void
 ccontext_spare_pool_is_not_lost(void)
 {

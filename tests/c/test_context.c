@@ -1,4 +1,5 @@
-/* Contexts: what survives a switch and what must not leak through one. */
+/* Tests contexts: what survives a switch and what must not leak through
+ * one. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -26,14 +27,14 @@
 
 #define STACK_SIZE ((size_t)256 << 10)
 
-/* The thread and one context beside it, which the tests below switch between
- * with here() and there(). */
+/* The thread's own context and another one: there() switches to the other, and
+ * here() back. */
 typedef struct pair {
     pf_context home;
     pf_context away;
     pf_stack_pool *pool;
     pf_stack *stack;
-    long value; /* handed over */
+    long value; /* passed from one context to the other */
     bool done;
 } pair;
 
@@ -102,7 +103,7 @@ switch_passes_values(void)
     pair_close(&p);
 }
 
-/* More live values than there are callee-saved registers. */
+/* Has more live values than there are callee-saved registers. */
 static long
 many_locals(pair *p, void (*leave)(pair *), long n)
 {
@@ -220,8 +221,8 @@ new_context_inherits_rounding_mode(void)
     fesetround(FE_TONEAREST);
 }
 
-/* A row of contexts: each ends in the next, which begins there, and the last
- * one in the row's home. */
+/* A row of contexts.  The end of each one begins the next; the last one ends
+ * in `home`. */
 #define ROW 3
 typedef struct row {
     pf_context home;
@@ -235,7 +236,7 @@ pass_on(void *arg)
 {
     row *r = arg;
     r->modes[r->seen++] = fegetround();
-    fesetround(FE_UPWARD); /* the next one does not get that */
+    fesetround(FE_UPWARD); /* the next context must not inherit this */
     return r->seen < ROW ? &r->context[r->seen] : &r->home;
 }
 
@@ -400,11 +401,11 @@ fpcr_stays_with_its_context(void)
 /* ---------------------------------------------------------- stacks --- */
 
 static pf_context *
-tell_alignment(void *arg)
+note_alignment(void *arg)
 {
     pair *p = arg;
     char text[64];
-    /* printf with doubles uses aligned vector moves */
+    /* Formatting doubles uses vector moves that need alignment. */
     snprintf(text, sizeof text, "%.3f %.3f", 1.5, (double)p->value);
     p->value = (long)((uintptr_t)__builtin_frame_address(0) % 16);
     p->done = strcmp(text, "1.500 0.000") == 0;
@@ -415,7 +416,7 @@ static void
 entry_has_an_aligned_stack(void)
 {
     pair p;
-    if (!pair_open(&p, tell_alignment)) {
+    if (!pair_open(&p, note_alignment)) {
         return;
     }
     there(&p);
@@ -468,7 +469,7 @@ area_serves_many_contexts(void)
     pair_close(&p);
 }
 
-/* A context that never ends may be thrown away with its area. */
+/* A context that has not ended may be dropped together with its area. */
 static void
 area_survives_an_abandoned_context(void)
 {
@@ -495,8 +496,9 @@ switch_to_itself_returns(void)
 }
 
 #if PF_WITH_ASAN
-/* The bounds of an adopted context are known once it was left: they were
- * those of no stack at all, and the search for leaks found none any more. */
+/* AddressSanitizer reports the bounds of an adopted context when it is left.
+ * A switch to itself used to record an empty stack, in which the leak checker
+ * then found no pointers. */
 static void
 switch_to_itself_leaves_the_checker_its_stack(void)
 {
@@ -512,7 +514,8 @@ switch_to_itself_leaves_the_checker_its_stack(void)
 #endif
 
 #if !defined(_WIN32)
-/* ucontext switches the mask, too: what it puts back must have been saved. */
+/* ucontext switches the signal mask as well, so it must have saved the mask
+ * that it restores. */
 static void
 switch_to_itself_keeps_the_signal_mask(void)
 {

@@ -1,4 +1,5 @@
-/* The default poller's descriptors: what it is asked and what it tells. */
+/* Tests the default poller with descriptors: adding, changing and removing
+ * registrations, and what it reports. */
 #include "check.h"
 
 #include <errno.h>
@@ -22,22 +23,22 @@ descriptor_ends_the_wait_and_is_told(void)
     open_poller();
     intptr_t descriptor = source_open(&s);
     CHECK_EQUAL(add(&l, descriptor, PF_IO_READ), 0);
-    CHECK(!pf_poller_busy(poller)); /* nobody has said that he waits */
+    CHECK(!pf_poller_busy(poller)); /* the test has not counted a wait */
     CHECK_EQUAL(look(), 0);
     source_set(&s);
     CHECK_EQUAL(poller->ops->wait(poller, PF_NEVER), 1);
-    CHECK_EQUAL(l.told, 0); /* not by wait */
+    CHECK_EQUAL(l.told, 0); /* wait itself reports nothing */
     poller->ops->deliver(poller, NULL);
     CHECK_EQUAL(l.told, 1);
     CHECK_EQUAL(l.events, PF_IO_READ);
-    poller->ops->deliver(poller, NULL); /* once only */
+    poller->ops->deliver(poller, NULL); /* reports nothing twice */
     CHECK_EQUAL(l.told, 1);
     CHECK_EQUAL(take_out(&l), 0);
     source_close(&s);
     close_poller();
 }
 
-/* Both at once: neither takes the other's place. */
+/* A wake-up and an event at once: neither hides the other. */
 static void
 wake_and_descriptor_come_together(void)
 {
@@ -50,7 +51,7 @@ wake_and_descriptor_come_together(void)
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(l.told, 1);
     CHECK_EQUAL(take_out(&l), 0);
-    CHECK_EQUAL(poller->ops->wait(poller, 1000), 0); /* not woken any more */
+    CHECK_EQUAL(poller->ops->wait(poller, 1000), 0); /* finds no wake-up */
     source_close(&s);
     close_poller();
 }
@@ -70,7 +71,7 @@ level_is_told_as_long_as_it_lasts_and_edge_once(void)
     CHECK_EQUAL(level.told, 2);
     CHECK_EQUAL(edge.told, 1);
     if (!poller->ops->rearms) {
-        source_set(&s[1]); /* more of it */
+        source_set(&s[1]); /* more to read */
         CHECK_EQUAL(look(), 2);
         CHECK_EQUAL(look(), 1);
         edge.told--;
@@ -78,7 +79,7 @@ level_is_told_as_long_as_it_lasts_and_edge_once(void)
     CHECK_EQUAL(modify(&edge, PF_IO_READ | PF_IO_EDGE), 0);
     CHECK_EQUAL(look(), 2);
     CHECK_EQUAL(edge.told, 2);
-    CHECK_EQUAL(modify(&level, 0), 0); /* no interest: not told */
+    CHECK_EQUAL(modify(&level, 0), 0); /* no interest, no report */
     CHECK_EQUAL(look(), 0);
     CHECK_EQUAL(modify(&level, PF_IO_READ), 0);
     CHECK_EQUAL(look(), 1);
@@ -109,7 +110,7 @@ what_cannot_be_done_is_refused(void)
                 -EEXIST);
     CHECK_EQUAL(modify(&l, PF_IO_ERROR), -EINVAL);
     source_set(&s);
-    CHECK_EQUAL(look(), 1); /* with the old interest */
+    CHECK_EQUAL(look(), 1); /* the old interest is in force */
     CHECK_EQUAL(take_out(&l), 0);
     CHECK_EQUAL(take_out(&l), -ENOENT);
     CHECK_EQUAL(add(&l, descriptor, PF_IO_READ), 0);
@@ -119,21 +120,21 @@ what_cannot_be_done_is_refused(void)
     close_poller();
 }
 
-/* ------------------------------------- changes while events are told --- */
+/* ----------------------------------- changes while events are reported --- */
 
 enum { CROWD = 3 };
 
-/* What a listener does when it is told the first time; the next one is the one
- * with the next number. */
+/* What an actor does at its first event.  NEXT is the actor with the next
+ * number. */
 typedef enum act {
     NOTHING,
     REMOVE_SELF,
     REMOVE_NEXT,
     REMOVE_OTHERS,
-    REPLACE_NEXT, /* remove it, and add it anew */
+    REPLACE_NEXT, /* remove the next one and add it anew */
     REPLACE_SELF,
-    MUTE_NEXT,  /* no interest any more */
-    RENEW_NEXT, /* the same interest, armed anew */
+    MUTE_NEXT,  /* set its interest to nothing */
+    RENEW_NEXT, /* set the same interest again */
     ACTS
 } act;
 
@@ -142,7 +143,7 @@ typedef struct actor {
     source source;
     intptr_t descriptor;
     act act;
-    bool found; /* ... and neither told nor taken back */
+    bool found; /* an event was found and must still be reported */
     bool muted;
     int told;
 } actor;
@@ -219,8 +220,8 @@ act_when_told(pf_registration *r, struct pf_scheduler *s, unsigned events)
     }
 }
 
-/* All are ready.  The first delivery is the one with the acts; the second
- * tells all that are still there and of interest. */
+/* All actors are ready.  The actors act during the first delivery; the second
+ * one reports to all that are still registered with an interest. */
 static void
 play_acts(int number)
 {
@@ -304,7 +305,8 @@ many_descriptors_are_watched(void)
     close_poller();
 }
 
-/* More than one wait finds: the next one tells of the others first. */
+/* More descriptors are ready than one wait finds; the next wait reports the
+ * others first. */
 static void
 each_of_many_that_stay_ready_has_its_turn(void)
 {
@@ -363,7 +365,7 @@ adding_without_memory_changes_nothing(void)
 
 #if !defined(_WIN32)
 
-/* ------------------------------------------- what POSIX can tell of --- */
+/* ------------------------------------------------ events of POSIX only --- */
 
 static void
 both_directions_are_told(void)
@@ -385,7 +387,7 @@ both_directions_are_told(void)
     close_poller();
 }
 
-/* Whoever waits for whatever is told, also by an edge, and that once. */
+/* END and ERROR are reported whatever the interest is; to an edge, once. */
 static void
 end_and_error_are_told_unasked(void)
 {
@@ -407,11 +409,12 @@ end_and_error_are_told_unasked(void)
     CHECK_EQUAL(look(), 1);
     CHECK(l.events & PF_IO_WRITE);
     CHECK(l.events & (PF_IO_ERROR | PF_IO_END));
-    if (modify(&l, PF_IO_URGENT | PF_IO_EDGE) != -EINVAL) { /* some kqueue */
+    /* Some kqueues refuse this interest. */
+    if (modify(&l, PF_IO_URGENT | PF_IO_EDGE) != -EINVAL) {
         CHECK_EQUAL(look(), 1);
         CHECK_EQUAL(look(), 0);
     }
-    close((int)s.other); /* without removing it, against the rules */
+    close((int)s.other); /* against the rules: it is still registered */
     modify_closed(&l, PF_IO_WRITE);
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(l.events, PF_IO_WRITE | PF_IO_ERROR);
@@ -437,7 +440,7 @@ registrations_outlive_a_fork(void)
     int status = 0;
     waitpid(pid, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
-    CHECK_EQUAL(look(), 1); /* the pipe is common to both, wake() is not */
+    CHECK_EQUAL(look(), 1); /* both processes share the pipe, not wake() */
     source_close(&s);
     close_poller();
 }

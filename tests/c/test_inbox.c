@@ -1,4 +1,4 @@
-/* The inbox: order, and who has to wake the consumer. */
+/* Tests the inbox: its order, and which producer has to wake the consumer. */
 #include "check.h"
 
 #include "engine/core/inbox.h"
@@ -67,8 +67,9 @@ THREAD_FN(send)
     THREAD_END;
 }
 
-/* Several producers, one consumer: nothing is lost, each producer's letters
- * come in its order, and for every list taken exactly one push was first. */
+/* With several producers and one consumer nothing is lost, the letters of each
+ * producer keep their order, and each list that is taken had exactly one push
+ * that was first. */
 static void
 inbox_takes_letters_of_many_threads(void)
 {

@@ -1,5 +1,5 @@
-/* Connections in memory.  (That they do what the system's do is for a test in
- * Python: tests/testing/test_testing_network_model.py.) */
+/* Tests connections in memory.  A test in Python compares them with the
+ * system's: tests/testing/test_testing_network_model.py. */
 #include "check.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ tear_down(void)
     pf_end_drop(right);
 }
 
-/* Every place of the ring is its end once, in every state of growth. */
+/* Each place of the ring is its end once, at each size of the ring. */
 static void
 bytes_come_in_order(void)
 {
@@ -108,7 +108,8 @@ what_is_unread_resets(void)
     }
 }
 
-/* Both directions were shut, more came, and then the sender went. */
+/* Both directions were shut down, more bytes came, and then the sender was
+ * closed. */
 static void
 a_reset_is_told_after_the_peer_has_closed(void)
 {
@@ -125,7 +126,7 @@ a_reset_is_told_after_the_peer_has_closed(void)
     tear_down();
 }
 
-/* The last reference to one goes before the other's. */
+/* The last reference to one end is dropped before those to the other. */
 static void
 a_dropped_end_leaves_no_peer(void)
 {

@@ -1,4 +1,4 @@
-/* Looks at other threads. */
+/* Tests pf_interrupt: a function that runs on another thread. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -26,7 +26,7 @@ const test interrupt_tests[] = {END_OF_TESTS};
 #include <sys/auxv.h>
 #endif
 
-#define PATIENCE INT64_C(20000000000) /* that a slow machine needs, at most */
+#define PATIENCE INT64_C(20000000000) /* ns; enough for a slow machine */
 
 typedef struct subject {
     PF_ATOMIC(uint8_t) ready, stop;
@@ -34,7 +34,7 @@ typedef struct subject {
     bool deaf; /* to signals */
 } subject;
 
-/* In a function of its own, for its name in the stack. */
+/* A separate function, so that the stack has its name. */
 static __attribute__((noinline)) void
 spin_until_stopped(subject *self)
 {
@@ -100,7 +100,8 @@ look_runs_on_the_other_thread(void)
     end(&self, thread);
 }
 
-/* Does the unwinder come from a handler to what was interrupted? */
+/* Returns why the unwinder does not get from a handler to the interrupted
+ * code, or NULL if it does. */
 static const char *
 why_not_unwound(void)
 {
@@ -115,7 +116,7 @@ why_not_unwound(void)
 #endif
 }
 
-/* Where the thread was interrupted comes first, and no frame of the handler. */
+/* The first frame is the interrupted one, not one of the handler. */
 static void
 stack_begins_where_the_thread_was_interrupted(void)
 {
@@ -191,7 +192,8 @@ THREAD_FN(switch_all_the_time)
     THREAD_END;
 }
 
-/* The unwinder comes through whatever instruction of a switch it finds. */
+/* The unwinder finds the stack whichever instruction of a switch was
+ * interrupted. */
 static void
 stack_is_found_in_the_middle_of_a_switch(void)
 {

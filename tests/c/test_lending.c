@@ -1,5 +1,5 @@
-/* Pools that lend so many stacks, and whose stacks are visited one after the
- * other. */
+/* Tests pools whose slots are shared (pf_stack_pool_share_from), and the visits to
+ * all their stacks (pf_stack_pool_next). */
 #include "check.h"
 
 #include "engine/stack/stack.h"
@@ -10,12 +10,13 @@
 #define KIB ((size_t)1 << 10)
 #define MOST 600
 
-/* The stacks in use, each the user of itself by its place here. */
+/* The stacks in use.  The user of each one is the address of its entry
+ * here. */
 static pf_stack *stacks[MOST];
 static int count;
 static bool visited[MOST];
 
-/* The user of the next one. */
+/* Returns the user of the next stack, or NULL. */
 static pf_stack **
 next_user(pf_stack_pool *pool, unsigned steps)
 {
@@ -33,7 +34,7 @@ new_pool(void)
 static void
 take(pf_stack_pool *pool)
 {
-    pf_stack *stack; /* others may be given meanwhile */
+    pf_stack *stack; /* not in `stacks` before it has a user */
     CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
     CHECK(stack->user == NULL);
     stack->user = &stacks[count];
@@ -60,7 +61,7 @@ end(pf_stack_pool *pool)
     pf_stack_pool_free(pool);
 }
 
-/* Of so many visits as there are users each one gets one. */
+/* Checks that `count` visits reach each stack once. */
 static void
 visit_all(pf_stack_pool *pool)
 {
@@ -89,7 +90,7 @@ each_live_stack_is_visited_and_no_free_one(void)
         }
         if (random_next(&random) % 64 == 0) {
             visit_all(pool);
-        } else if (count > 0) { /* the hand is anywhere */
+        } else if (count > 0) { /* moves the hand on */
             pf_stack **user = next_user(pool, 100000);
             CHECK(user >= stacks && user < stacks + count);
         }
@@ -100,7 +101,8 @@ each_live_stack_is_visited_and_no_free_one(void)
     end(pool);
 }
 
-/* The hand points to a slab that goes: the newest, the oldest, the last. */
+/* The hand may point to any slab that is freed: the newest, the oldest, the
+ * last one. */
 static void
 visits_go_on_while_slabs_are_freed(void)
 {
@@ -138,7 +140,7 @@ visits_end_after_so_many_slots(void)
         found += next_user(pool, 1) != NULL;
     }
 #if defined(PYFIBER_HARDTEST)
-    CHECK(found >= 1000 / (2 * 100)); /* a slab is a slot, and a step */
+    CHECK(found >= 1000 / (2 * 100)); /* each slot is a slab: two steps */
 #else
     CHECK(found >= 1000 / 150 && found <= 1000 / 50);
 #endif
@@ -171,7 +173,7 @@ pool_that_lends_asks_before_each_further_stack(void)
     pf_stack_pool *pool = new_pool();
     pf_stack *stack;
     pf_stack_pool_own(pool, &asked);
-    pf_stack_pool_lend(pool, 3, share_the_first);
+    pf_stack_pool_share_from(pool, 3, share_the_first);
     asked = 0;
     for (int i = 0; i < 3; i++) {
         take(pool);
@@ -184,11 +186,11 @@ pool_that_lends_asks_before_each_further_stack(void)
         CHECK_EQUAL(pf_stack_pool_live(pool), 3);
         CHECK(pf_stack_owner(stacks[0]) == &asked);
     }
-    shares = false; /* then there are more */
+    shares = false; /* so the pool adds slots */
     take(pool);
     CHECK_EQUAL(asked, 6);
     CHECK_EQUAL(pf_stack_pool_live(pool), 4);
-    pf_stack_pool_lend(pool, 0, NULL);
+    pf_stack_pool_share_from(pool, 0, NULL);
     take(pool);
     CHECK_EQUAL(asked, 6);
     for (int i = 0; i < 5; i++) {
@@ -208,7 +210,7 @@ slot_stays_until_its_last_home_is_left(void)
     pf_stack_leave(stack);
     pf_stack_share(stack, &stack);
     CHECK(stack->user == &stack);
-    pf_stack_release(stack); /* the occupant's */
+    pf_stack_release(stack); /* by the occupant */
     CHECK(stack->user == NULL);
     CHECK_EQUAL(pf_stack_pool_live(pool), 1);
     CHECK_EQUAL(pf_stack_pool_occupied(pool), 0);
@@ -236,7 +238,7 @@ stack_of_its_own_is_not_visited(void)
     end(pool);
 }
 
-/* With and without an occupant in the same slab. */
+/* A slab has slots with and without an occupant. */
 static void
 vacant_slots_return_their_memory_and_come_back(void)
 {

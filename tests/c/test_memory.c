@@ -1,5 +1,5 @@
-/* Lack of memory: allocation number 1, 2, 3, ... fails, and nothing is lost.
- */
+/* Tests lack of memory: allocation number 1, 2, 3, ... fails, and nothing is
+ * lost. */
 #include "check.h"
 
 #include "engine/base/memory.h"
@@ -20,8 +20,8 @@ sleep_a_little(worker *w)
     ran++;
 }
 
-/* Thread, scheduler, fibers, timers.  Returns how many fibers there were;
- * -1: not even a scheduler. */
+/* Uses a thread, a scheduler, fibers and timers.  Returns how many fibers
+ * there were; -1: not even a scheduler. */
 static int
 live_a_life(void)
 {
@@ -35,12 +35,13 @@ live_a_life(void)
     }
     pf_scheduler_run(&the_world.scheduler);
     CHECK_EQUAL(the_world.reaped, spawned + prepared);
-    CHECK(ran >= prepared); /* lazy ones may have got no stack */
+    CHECK(ran >= prepared); /* a lazy fiber may have got no stack */
     world_close(&the_world);
     return spawned + prepared;
 }
 
-/* A life with the n-th request refused; false: it had fewer than n. */
+/* Calls live_a_life() with the n-th request for memory refused.  False: there
+ * were fewer requests. */
 static bool
 live_with_refusal(long n)
 {
@@ -68,7 +69,7 @@ each_allocation_may_fail(void)
     CHECK(n < 10000);
 }
 
-/* After a failure the very same pool serves again. */
+/* A pool can be used again after a failure. */
 static void
 stack_pool_recovers(void)
 {

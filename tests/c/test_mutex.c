@@ -1,4 +1,4 @@
-/* The lock: who has it is alone. */
+/* Tests the lock: one thread at a time holds it. */
 #include "check.h"
 
 #include "engine/base/mutex.h"
@@ -6,7 +6,7 @@
 
 static struct {
     pf_mutex lock;
-    long sum; /* behind it */
+    long sum; /* protected by the lock */
 } shared = {.lock = PF_MUTEX_INIT};
 
 THREAD_FN(add_often)

@@ -1,5 +1,5 @@
-/* A fiber that runs out of stack: the reserve, the line, the handler that was
- * there before.  Each in a child process. */
+/* Tests fibers that run out of stack: the reserve, the message, and the
+ * handlers of other code.  Each test runs in a child process. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -31,7 +31,7 @@
     } while (0)
 
 static world the_world;
-static volatile sig_atomic_t reserve_asked; /* how often the host was */
+static volatile sig_atomic_t reserve_asked; /* calls of on_reserve */
 static volatile sig_atomic_t stop;          /* the recursion must end */
 static bool host_lends;
 
@@ -74,7 +74,7 @@ static const pf_overflow_host the_host = {
     .traceback = host_traceback,
 };
 
-/* The handler "installed before" ours. */
+/* The handler that was installed before the engine's. */
 static void
 handler_before(int signal_number)
 {
@@ -96,7 +96,7 @@ install_before(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
-/* Not a tail call, and the frames are really used. */
+/* Recurses without a tail call, in frames that are really used. */
 static int
 recurse(int depth, volatile char *above)
 {
@@ -116,8 +116,8 @@ go_deep(worker *w)
     w->world->trace[0] = recurse(0, &top);
 }
 
-/* With a host that lends the reserve, a recursion that stops on request
- * comes back, again and again; one that does not ends the process. */
+/* Recurses three times until the host asks the recursion to stop.  If the host
+ * refuses the reserve (`arg` NULL), the first overflow ends the process. */
 static int
 overflow(void *arg)
 {
@@ -163,7 +163,7 @@ overflow_by_default(void *arg)
     return 7;
 }
 
-/* What the host does at first does not end the recursion. */
+/* Ends the recursion only when asked for the second half of the reserve. */
 static bool
 stop_when_asked_again(bool last)
 {
@@ -195,7 +195,7 @@ overflow_stopped_late(void *arg)
     return 7;
 }
 
-/* The host lends its reserve, but the recursion goes on. */
+/* Lets the engine open the reserve, but does not end the recursion. */
 static bool
 lend_in_vain(bool last)
 {
@@ -272,7 +272,7 @@ reserve_is_lent_in_two_steps(void)
     CHECK_EXIT(end, 7);
 }
 
-/* -------------------------------------------------------- not ours --- */
+/* ----------------------------------------- other faults and signals --- */
 
 static int
 fault_elsewhere(void *arg)
@@ -289,10 +289,10 @@ fault_elsewhere(void *arg)
     return 7;
 }
 
-/* A signal that somebody sends, and what was to happen then. */
+/* A signal that is sent, and the handler from before the engine's. */
 typedef struct sending {
     int number;
-    bool by_kill; /* else by raise: the two have different codes */
+    bool by_kill; /* else by raise; their signals have different codes */
     void (*before)(int);
 } sending;
 
@@ -358,7 +358,7 @@ is_in_front(int signal_number, const struct sigaction *handler)
     return now.sa_sigaction == handler->sa_sigaction;
 }
 
-/* Who sent it may do so again. */
+/* The engine's handler stays in place, however often the signal is sent. */
 static int
 signals_sent(void *arg)
 {
@@ -392,7 +392,7 @@ sent_signals_leave_the_handler_in_place(void)
 
 /* ------------------------------------------- handlers that come later --- */
 
-static struct sigaction found; /* by the handler that came after us */
+static struct sigaction found; /* what handler_after replaced */
 
 static void
 bus_handler_before(int signal_number)
@@ -401,7 +401,8 @@ bus_handler_before(int signal_number)
     _exit(43);
 }
 
-/* Does its part and leaves the rest to whom it found, as faulthandler does. */
+/* Restores the handler that it replaced and raises the signal again, as
+ * faulthandler does. */
 static void
 handler_after(int signal_number)
 {
@@ -440,8 +441,8 @@ fault_with_a_handler_after(void *arg)
     return 7;
 }
 
-/* First ours, then the later one, then whom it found: ours again, which then
- * stands for the one from before. */
+/* The fault goes to the engine's handler, then to the later one, which
+ * restores the engine's.  The engine's then calls the handler from before. */
 static void
 fault_reaches_every_handler_once(void)
 {
@@ -553,7 +554,7 @@ THREAD_FN(use_alternate_stack)
     (void)arg;
     sigaltstack(NULL, &before);
     CHECK_EQUAL(pf_overflow_thread_init(), 0);
-    CHECK_EQUAL(pf_overflow_thread_init(), 0); /* twice does no harm */
+    CHECK_EQUAL(pf_overflow_thread_init(), 0); /* a second call does no harm */
     sigaltstack(NULL, &during);
     CHECK(!(during.ss_flags & SS_DISABLE));
     pf_overflow_thread_finish();

@@ -1,5 +1,5 @@
-/* Fibers that share stacks: each finds its bytes exactly as it left them, at
- * the same addresses. */
+/* Tests fibers that share stacks: each fiber finds its bytes exactly as it
+ * left them, at the same addresses. */
 #include "check.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ waiting_fibers_share_stacks_and_keep_their_variables(void)
     sleepers_close(n);
 }
 
-/* ------------------------------------------------------ kinds of stacks --- */
+/* ----------------------------------------------------- kinds of stacks --- */
 
 typedef struct level {
     struct level *outer;
@@ -86,7 +86,7 @@ stacks_of_several_depths_are_packed(void)
     sleepers_close(300);
 }
 
-/* More than a small image holds. */
+/* Has more bytes on its stack than a small image holds. */
 static void
 wait_above_much(worker *w)
 {
@@ -116,7 +116,7 @@ stack_with_much_on_it_is_packed_whole(void)
     sleepers_close(40);
 }
 
-/* No two of these stacks are alike. */
+/* Fills its stack with words that no other stack has. */
 static void
 wait_with_random_words(worker *w)
 {
@@ -147,8 +147,8 @@ strange_stacks_only_take_more_bytes(void)
     sleepers_close(200);
 }
 
-/* Whatever looks like an address in a slot, of any fiber, or like one in a
- * fiber's object, is a number like any other. */
+/* Has numbers on its stack that look like addresses in a slot, of any fiber,
+ * or in a fiber's object.  Packing must not change them. */
 static void
 wait_with_numbers_like_addresses(worker *w)
 {
@@ -188,7 +188,7 @@ numbers_that_look_like_addresses_come_back(void)
     sleepers_close(50);
 }
 
-/* The C library knows where this is, and goes on with it. */
+/* An element of an array that qsort() is sorting while the fiber waits. */
 typedef struct item {
     sleeper *self;
     int number;
@@ -222,7 +222,7 @@ stack_with_a_foreign_call_on_it_is_packed(void)
     sleepers_close(50);
 }
 
-/* ------------------------------------------------------ whose home it is --- */
+/* -------------------------------------------------------- shared homes --- */
 
 static void
 take_turns(worker *w)
@@ -237,7 +237,7 @@ take_turns(worker *w)
     sleepers_finished++;
 }
 
-/* The one who is left is in the home of the one who comes. */
+/* The fiber that is left is in the home of the one that runs next. */
 static void
 mover_changes_the_fibers_of_one_home(void)
 {
@@ -269,7 +269,8 @@ fiber_that_ends_leaves_its_home_to_the_next(void)
     sleepers_close(61);
 }
 
-/* While others could be packed just as well. */
+/* A fiber that lends is not packed to save memory, as long as others can
+ * be. */
 static void
 fiber_that_lends_is_packed_for_its_home_only(void)
 {
@@ -289,7 +290,7 @@ fiber_that_lends_is_packed_for_its_home_only(void)
     for (int i = 0; i < COUNT; i++) {
         CHECK_EQUAL(lender[i]->packed, 0);
     }
-    sleepers_wake(); /* among them, others that are at home there */
+    sleepers_wake(); /* also fibers that share a home with a lender */
     sleepers_run();
     int packed = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -315,12 +316,12 @@ stack_of_its_own_is_shared_by_nobody(void)
     }
     sleepers_run_to_the_end();
     CHECK_EQUAL(one->packed + one->moved, 0);
-    sleepers_spawn(sleeper_keep_locals, 100); /* then it is like any other */
+    sleepers_spawn(sleeper_keep_locals, 100); /* the slot may be shared now */
     sleepers_close(201);
     free(one);
 }
 
-/* -------------------------------------------------- looked at, or dropped --- */
+/* --------------------------------------- images: looked at, or dropped --- */
 
 static void
 wait_with_an_x(worker *w)
@@ -422,7 +423,7 @@ pinned_fiber_is_packed_for_nobody(void)
     sleepers_close(20);
 }
 
-/* ---------------------------------------------------------- it stays off --- */
+/* --------------------------------------------------- packing stays off --- */
 
 static void
 packing_is_off_where_stacks_stay(void)

@@ -1,4 +1,4 @@
-/* The default poller: its descriptors, its errors, signals. */
+/* Tests the default poller: its own descriptors, its errors, and signals. */
 #include "check.h"
 
 #include "engine/base/atomics.h"
@@ -39,7 +39,7 @@ poller_leaves_no_descriptors(void)
     int with_one = lowest_descriptor();
     CHECK(with_one > before);
     CHECK_EQUAL(poller->ops->after_fork(poller), 0);
-    if (!is_kind("kqueue")) { /* those are not inherited */
+    if (!is_kind("kqueue")) { /* a child inherits no kqueue */
         CHECK_EQUAL(lowest_descriptor(), with_one);
     }
     CHECK(poller->ops->fileno(poller) >= before);
@@ -49,7 +49,7 @@ poller_leaves_no_descriptors(void)
     }
 }
 
-/* None is left, or too few. */
+/* The process has no descriptor left, or too few. */
 static void
 poller_without_descriptors_is_refused(void)
 {
@@ -62,7 +62,7 @@ poller_without_descriptors_is_refused(void)
     for (int limit = lowest; limit < most; limit++) {
         close_poller();
         rlim_t before = limit_descriptors((rlim_t)limit);
-        for (int i = 0; i < 20; i++) { /* a sanitizer finds what leaks */
+        for (int i = 0; i < 20; i++) { /* a sanitizer finds leaks */
             CHECK(pf_poller_new_default(&error) == NULL);
             CHECK_EQUAL(error, -EMFILE);
         }
@@ -109,7 +109,8 @@ on_alarm(int number)
     (void)number;
 }
 
-/* The timer fires again and again: one may come before the wait. */
+/* The timer fires again and again, because a signal may come before the
+ * wait. */
 static void
 signal_ends_the_wait(void)
 {
@@ -122,12 +123,12 @@ signal_ends_the_wait(void)
     CHECK_EQUAL(poller->ops->wait(poller, 60 * SECOND), 0);
     CHECK(pf_clock_monotonic() - start < 30 * SECOND);
     setitimer(ITIMER_REAL, &never, NULL);
-    signal(SIGALRM, SIG_IGN); /* one that is under way */
+    signal(SIGALRM, SIG_IGN); /* drops a signal that is pending */
     sigaction(SIGALRM, &before, NULL);
     close_poller();
 }
 
-/* How long a wait lasts that nothing should end. */
+/* Waits, and returns how long that took (nanoseconds). */
 static int64_t
 waited(int64_t timeout_ns)
 {
@@ -136,8 +137,9 @@ waited(int64_t timeout_ns)
     return pf_clock_monotonic() - start;
 }
 
-/* However often it was woken, the next wait returns and the one after does
- * not.  Waking leaves errno alone: a signal handler may do it. */
+/* However often the poller was woken, the next wait returns and the one after
+ * that does not.  wake() leaves errno alone, since a signal handler may call
+ * it. */
 static void
 wake_is_remembered_once(void)
 {
@@ -148,7 +150,7 @@ wake_is_remembered_once(void)
     int fd = poller->ops->fileno(poller);
 #if defined(__linux__)
     if (is_kind("poll")) {
-        const uint64_t full = UINT64_MAX - 1; /* an eventfd takes no more */
+        const uint64_t full = UINT64_MAX - 1; /* the most an eventfd holds */
         CHECK_EQUAL(write(fd, &full, sizeof full), sizeof full);
     }
 #endif
@@ -180,7 +182,8 @@ wakes_of_each(void)
     return (size_t)many() / 4;
 }
 
-/* In turns it waits until it was heard, and does not. */
+/* Wakes the poller often; after every other wake it waits until the poller has
+ * noticed. */
 THREAD_FN(wake_often)
 {
     (void)arg;
@@ -231,7 +234,7 @@ wait_takes_the_time_that_it_was_given(void)
 
 /* ------------------------------------------------ another loop's host --- */
 
-/* What poll(2) itself cannot tell: it has one descriptor for wake() only. */
+/* The descriptor of poll(2)'s poller becomes readable by wake() only. */
 static void
 descriptor_tells_a_host_of_everything_that_a_wait_would_find(void)
 {
@@ -316,7 +319,7 @@ descriptor_is_watched_by_another_epoll(void)
 
 #define PWAIT2 441 /* epoll_pwait2 */
 
-static int refusal; /* errno, or 0: none */
+static int refusal; /* errno of a refused call; 0: calls are made */
 static int calls, others;
 
 static int
@@ -344,7 +347,7 @@ count_epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
     return __real_epoll_ctl(epoll, operation, fd, event);
 }
 
-/* Kernels before 5.11 do not, nor do some valgrinds and emulators. */
+/* Kernels before 5.11 lack it, and so do some valgrinds and emulators. */
 static bool
 system_has_pwait2(void)
 {
@@ -352,7 +355,7 @@ system_has_pwait2(void)
            errno != ENOSYS && errno != EPERM;
 }
 
-/* Told by a count of those that it could make besides. */
+/* Counts epoll_pwait2, and the calls that a poller might make besides. */
 static void
 wait_is_one_system_call_whoever_ends_it(void)
 {
@@ -370,7 +373,7 @@ wait_is_one_system_call_whoever_ends_it(void)
     fake_syscall = refuse_pwait2;
     fake_read = count_read;
     fake_epoll_ctl = count_epoll_ctl;
-    errno = ENOSYS; /* of somebody else, before */
+    errno = ENOSYS; /* as if an earlier call of other code had failed */
     CHECK_EQUAL(poller->ops->wait(poller, 1000), 0);
     CHECK_EQUAL(calls, 1);
     poller->ops->wake(poller);
@@ -387,7 +390,7 @@ wait_is_one_system_call_whoever_ends_it(void)
     close_poller();
 }
 
-/* A kernel before 5.11 says ENOSYS, some sandboxes EPERM. */
+/* A kernel before 5.11 answers ENOSYS, some sandboxes EPERM. */
 static void
 wait_without_nanoseconds_rounds_up(void)
 {
@@ -405,7 +408,7 @@ wait_without_nanoseconds_rounds_up(void)
         CHECK_EQUAL(waited(0) < SECOND, 1);
         poller->ops->wake(poller);
         CHECK(waited(PF_NEVER) < 30 * SECOND);
-        CHECK_EQUAL(calls, 1); /* it is asked once */
+        CHECK_EQUAL(calls, 1); /* the poller tries epoll_pwait2 only once */
         fake_syscall = NULL;
         close_poller();
     }
@@ -447,7 +450,7 @@ system_without_epoll_gets_poll_and_other_errors_are_told(void)
     fake_epoll_create1 = refuse_epoll;
     refusal = ENOSYS;
     open_poller();
-    CHECK(poller->ops->rearms); /* poll(2)'s */
+    CHECK(poller->ops->rearms); /* the poller of poll(2) */
     close_poller();
     refusal = ENFILE;
     CHECK(pf_poller_new_default(&error) == NULL);

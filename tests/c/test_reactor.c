@@ -1,10 +1,10 @@
-/* Events, wake-ups and time-outs, in every order in which they can come.
+/* Tests events, wake-ups and time-outs in every order in which they can come.
  *
- * The poller is the test's own, with a system of its own behind it: two
- * descriptors, a clock, and a list of what will happen.  Each happening has a
- * place among the steps of the loop (the engine's test points, and the steps
- * of the poller), and all places are tried for all of them.  Where the loop
- * sleeps, the rest comes one after the other; if none is left and nothing
+ * The poller is a fake, `bed`, with a simulated system: two descriptors, a
+ * clock, and a list of what will happen.  Each happening has a place among the
+ * steps of the loop (the engine's test points, and the steps of the poller);
+ * the tests try all places for all happenings.  While the loop sleeps, the
+ * remaining happenings come one after the other.  If none is left and nothing
  * would end the wait, a wake-up was lost.
  */
 #include "check.h"
@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum { FIRST, SECOND, DESCRIPTORS };
-/* What happens: either descriptor is ready, a message comes, time is over. */
+/* The happenings: a descriptor is ready, a message comes, the time is over. */
 enum { MESSAGE = DESCRIPTORS, TIME, HAPPENINGS };
 
 #define DEADLINE 1000
@@ -25,10 +25,10 @@ static world the_world;
 static struct {
     pf_poller base; /* first */
     pf_registration *registered[DESCRIPTORS];
-    bool ready[DESCRIPTORS]; /* says the system */
-    bool found[DESCRIPTORS]; /* the buffer */
+    bool ready[DESCRIPTORS]; /* in the simulated system */
+    bool found[DESCRIPTORS]; /* the poller's buffer */
     bool woken;
-    bool away; /* the host has let go of its lock */
+    bool away; /* the host has released its lock */
     bool lost;
     int waits, looks;
     int steps;
@@ -56,7 +56,7 @@ static void
 end_of_step(void)
 {
     if (bed.happening || pf_test_point == NULL) {
-        return; /* a step of whoever posts, or before all of them wait */
+        return; /* a step of a happening, or before all fibers wait */
     }
     bed.happening = true;
     for (int i = 0; i < HAPPENINGS; i++) {
@@ -116,7 +116,8 @@ find(void)
     return found;
 }
 
-/* Until something ends the wait.  Time passes by itself at the end. */
+/* Sleeps until something ends the wait.  The clock moves to `over` when
+ * nothing else is left to happen. */
 static int
 sleep_until(int64_t over)
 {
@@ -225,7 +226,7 @@ open_bed(void)
     return &the_world.scheduler;
 }
 
-/* One wait for a descriptor, as a socket's would be. */
+/* One wait for a descriptor, like that of a socket. */
 typedef struct descriptor_wait {
     pf_registration registration; /* first */
     worker *waiter;
@@ -260,7 +261,7 @@ wait_for(worker *w, intptr_t descriptor, int64_t deadline)
     return why;
 }
 
-/* ------------------------------------------------ who waits for what --- */
+/* ---------------------------------------- which fiber waits for what --- */
 
 static int why[HAPPENINGS];
 static worker *messaged;
@@ -294,7 +295,7 @@ message_arrives(pf_message *message, pf_scheduler *s)
 
 static const pf_message_ops arrives_ops = {message_arrives};
 
-/* Before the first step, so that all of them wait by then. */
+/* Runs the fibers until all wait, before the first step counts. */
 static void
 let_all_wait(pf_scheduler *s)
 {
@@ -315,7 +316,8 @@ play(pf_scheduler *s)
     CHECK_EQUAL(bed.base.awaited, 0);
 }
 
-/* The places of all happenings, as a number of so many digits. */
+/* Sets the places of all happenings from the digits of `number` to the base
+ * `places`. */
 static void
 place(long number, int places)
 {
@@ -369,9 +371,9 @@ nothing_is_slept_over_in_any_order(void)
     world_close(&the_world);
 }
 
-/* One fiber waits for all of it, again and again: each wait is ended by one
- * thing, and what comes after that ends none of the next. */
-static int ended[3]; /* by pf_wake */
+/* One fiber waits twice for everything.  One happening ends each wait, and
+ * later ones for that wait do not end the next. */
+static int ended[3]; /* waits, by pf_wake */
 
 static void
 wait_for_anything(worker *w)
@@ -407,7 +409,7 @@ wait_has_one_end_in_every_order(void)
         CHECK_EQUAL(ended[PF_WAKE_NORMAL] + ended[PF_WAKE_TIMEOUT], 2);
         CHECK_EQUAL(s->timers.count, 0);
         bed.when[MESSAGE] = -1;
-        pf_scheduler_poll(s); /* one that came after the end */
+        pf_scheduler_poll(s); /* runs a message that came after the end */
     }
     world_close(&the_world);
 }
@@ -422,16 +424,16 @@ take_many(worker *w)
     }
 }
 
-/* No look before it, none after it. */
+/* The loop does not look before or after its wait. */
 static void
 idle_turn_asks_the_system_once(void)
 {
     pf_scheduler *s = open_bed();
-    bed.ready[FIRST] = true; /* always */
+    bed.ready[FIRST] = true; /* and stays so */
     world_spawn(&the_world, take_many, 0);
     pf_scheduler_run(s);
     CHECK_EQUAL(bed.waits + bed.looks, 100);
-#if !defined(PYFIBER_HARDTEST) /* there a look comes with every switch */
+#if !defined(PYFIBER_HARDTEST) /* which looks at every switch */
     CHECK_EQUAL(bed.looks, 0);
 #endif
     world_close(&the_world);
@@ -445,14 +447,14 @@ yield_many(worker *w)
     }
 }
 
-/* Those that are ready do not starve those that wait for descriptors. */
+/* Ready fibers do not starve fibers that wait for descriptors. */
 static void
 busy_loop_looks_in_passing(void)
 {
     pf_scheduler *s = open_bed();
     world_spawn(&the_world, yield_many, 0);
     pf_scheduler_run(s);
-    CHECK_EQUAL(bed.looks, 0); /* nobody waits for any */
+    CHECK_EQUAL(bed.looks, 0); /* no fiber waits for a descriptor */
     bed.ready[FIRST] = true;
     world_spawn(&the_world, yield_many, 0);
     world_spawn(&the_world, wait_for_descriptor, FIRST);
@@ -475,8 +477,8 @@ post_and_yield(worker *w)
     }
 }
 
-/* A stream of them brings the loop here at each switch: neither is that a look
- * each time, nor is there none for ever. */
+/* A stream of messages makes the loop poll at each switch.  The loop must not
+ * look at descriptors each time, nor stop looking at them. */
 static void
 messages_do_not_change_how_often_it_looks(void)
 {

@@ -1,7 +1,7 @@
-/* Records of descriptors, and who waits at them.
+/* Tests the records of descriptors and the waits at them (io/descriptor.h).
  *
- * The poller is the test's own: it notes what is registered, answers what it
- * is told to, and reports what the test says.
+ * The poller is a fake, `bed`: it notes what is registered, answers as a test
+ * sets it, and reports the events that a test chooses.
  */
 #include "check.h"
 
@@ -15,7 +15,7 @@ static struct {
     pf_poller base; /* first */
     pf_registration *registered[NUMBERS];
     int adds, modifies, removes;
-    int answer; /* of the next add or modify; 0: it does it */
+    int answer; /* of the next add or modify; 0: success */
 } bed;
 
 static pf_descriptors table;
@@ -70,7 +70,7 @@ static pf_poller_ops bed_ops = {
 typedef struct waiter {
     pf_io_wait wait; /* first */
     int woken;
-    bool away; /* on its way already, for another reason */
+    bool away; /* woken already, for another reason */
 } waiter;
 
 static bool
@@ -142,7 +142,7 @@ owned_number_is_registered_at_its_first_wait_and_never_again(void)
     begin();
     pf_descriptor *at = owned(3, 1);
     waiter w;
-    CHECK_EQUAL(wait_at(at, &w, PF_READING), 1); /* nobody has tried */
+    CHECK_EQUAL(wait_at(at, &w, PF_READING), 1); /* no operation blocked */
     CHECK_EQUAL(bed.adds, 0);
     for (int i = 0; i < 3; i++) {
         pf_descriptor_blocked(at, PF_READING);
@@ -284,7 +284,8 @@ next_owner_of_a_number_believes_nothing_of_the_last(void)
     end();
 }
 
-/* A poller that is silent after an edge: asked again, for what is missing. */
+/* A poller with `rearms` is asked again, for the events that are not known to
+ * be there. */
 static void
 poller_that_must_be_rearmed_is_asked_at_each_wait(void)
 {
@@ -335,7 +336,7 @@ foreign_number_is_registered_while_somebody_waits(void)
     report(4, PF_IO_READ);
     CHECK(w[0].woken == 1 && w[1].woken == 1 && w[2].woken == 0);
     CHECK_EQUAL(bed.registered[4]->interest, PF_IO_WRITE);
-    pf_io_wait_end(&w[2].wait); /* it timed out */
+    pf_io_wait_end(&w[2].wait); /* as after a time-out */
     CHECK(bed.registered[4] == NULL);
     CHECK_EQUAL(wait_foreign(4, &w[0], PF_READING), 0); /* again, anew */
     CHECK_EQUAL(bed.adds, 2);
@@ -385,7 +386,8 @@ numbers_out_of_range_are_refused(void)
     end();
 }
 
-/* It asks for the truth: what is remembered may be old. */
+/* A foreign wait asks the poller, because what the record remembers may be
+ * old. */
 static void
 foreign_wait_for_an_owned_number_arms_it_anew(void)
 {
@@ -398,7 +400,7 @@ foreign_wait_for_an_owned_number_arms_it_anew(void)
     CHECK_EQUAL(wait_at(at, &own, PF_READING), 0);
     report(3, PF_IO_READ | PF_IO_WRITE);
     CHECK(own.woken == 1 && other.woken == 1);
-    CHECK(bed.registered[3] != NULL); /* it stays its owner's */
+    CHECK(bed.registered[3] != NULL); /* for the owner */
     CHECK_EQUAL(wait_foreign(3, &other, PF_READING), 0);
     CHECK_EQUAL(bed.modifies, 1);
     pf_io_wait_end(&other.wait);
@@ -485,7 +487,7 @@ one_step(waiter *waiters)
     bed.answer = 0;
 }
 
-/* A foreign number is registered exactly while somebody waits for it. */
+/* Checks that a foreign number is registered exactly while a wait needs it. */
 static void
 look_at_registrations(void)
 {

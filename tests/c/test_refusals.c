@@ -1,5 +1,5 @@
-/* A system that refuses, lies or tells little: what becomes of guards, and
- * which limit is named. */
+/* Tests a system that refuses, lies or answers nothing: how stacks are
+ * guarded, and which limit is named. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -25,7 +25,7 @@
 
 /* ---------------------------------------------------------- guards --- */
 
-/* An emulator that does not know the advice. */
+/* Acts as an emulator that accepts advice which it ignores. */
 static int
 say_yes(void *low, size_t size, int advice)
 {
@@ -33,7 +33,7 @@ say_yes(void *low, size_t size, int advice)
     return 0;
 }
 
-/* A kernel from before 6.13. */
+/* Acts as a kernel from before 6.13. */
 static int
 refuse_advice(void *low, size_t size, int advice)
 {
@@ -42,7 +42,7 @@ refuse_advice(void *low, size_t size, int advice)
     return -1;
 }
 
-/* One that has it, whatever this one is. */
+/* Acts as a kernel with guard regions, whatever the real one is. */
 static int
 guard_when_advised(void *low, size_t size, int advice)
 {
@@ -54,7 +54,7 @@ probe_with(int (*madvise)(void *, size_t, int))
 {
     pf_stack_force_guard(PF_GUARD_NONE);
     fake_madvise = madvise;
-    errno = EFAULT; /* from an earlier call: it says nothing about the probe */
+    errno = EFAULT; /* left by an earlier call; the probe must ignore it */
     pf_guard_kind kind = pf_stack_guard_kind();
     fake_madvise = NULL;
     pf_stack_force_guard(PF_GUARD_NONE);
@@ -93,7 +93,7 @@ guard_that_is_forced_is_used(void)
     pf_stack_force_guard(PF_GUARD_NONE);
 }
 
-/* The probe was not refused, this one is. */
+/* The probe has succeeded, but the advice for this guard is refused. */
 static void
 guard_without_advice_is_a_mapping(void)
 {
@@ -113,7 +113,7 @@ guard_without_advice_is_a_mapping(void)
 
 /* ---------------------------------------------------------- limits --- */
 
-/* What the system says about itself. */
+/* What the fake system says about itself. */
 static struct {
     const char *mappings; /* /proc/sys/vm/max_map_count; NULL: unreadable */
     const char *used;     /* /proc/self/statm */
@@ -130,7 +130,7 @@ open_file(const char *path, int flags)
     return __real_open("/dev/null", flags);
 }
 
-/* A read that fails may have written to the buffer all the same. */
+/* A read that fails may have written to the buffer nevertheless. */
 static ssize_t
 read_file(int fd, void *bytes, size_t size)
 {
@@ -183,7 +183,8 @@ end_refusing(void)
     fake_getrlimit = NULL;
 }
 
-/* Of a stack that the system refuses while it says so. */
+/* Returns the limit that the pool names when the system refuses a stack and
+ * says this about itself. */
 static pf_limit
 limit_named(const char *mappings, const char *used, rlim_t limit)
 {
@@ -201,7 +202,7 @@ limit_named(const char *mappings, const char *used, rlim_t limit)
 
 enum { SPLIT = 5 };
 
-/* So many stacks whose guards are mappings. */
+/* Acquires SPLIT stacks whose guards are mappings. */
 static pf_stack_pool *
 split_mappings(pf_stack *stacks[SPLIT])
 {
@@ -223,8 +224,8 @@ join_mappings(pf_stack_pool *pool, pf_stack *stacks[SPLIT])
     pf_stack_pool_free(pool);
 }
 
-/* Ours are more than half of what the system allows; a number may have one
- * digit. */
+/* These guards need more than half of the mappings that the system allows.  A
+ * number may have one digit. */
 static void
 mapping_limit_is_recognised(void)
 {
@@ -250,7 +251,7 @@ address_space_limit_is_recognised(void)
     CHECK_EQUAL(limit_named("65530\n", NULL, limit), PF_LIMIT_ADDRESS_SPACE);
 }
 
-/* No /proc, or one that cannot be read: no limit is made up. */
+/* Without /proc, or with one that cannot be read, no limit is assumed. */
 static void
 limits_that_cannot_be_read_are_not_blamed(void)
 {
@@ -283,7 +284,7 @@ limit_without_standard_input(void *arg)
     pf_stack *stacks[SPLIT];
     (void)arg;
     split_mappings(stacks);
-    close(STDIN_FILENO); /* the file that is opened next is number 0 */
+    close(STDIN_FILENO); /* so that the next open returns 0 */
     return limit_named("9", "1", RLIM_INFINITY) == PF_LIMIT_MAP_COUNT ? 7 : 1;
 }
 

@@ -1,4 +1,5 @@
-/* The scheduler on one thread: order, time, who is woken and why. */
+/* Tests the scheduler on one thread: order, time, which fiber is woken and
+ * why. */
 #include "check.h"
 
 #include "world.h"
@@ -14,7 +15,7 @@ open_world(void)
     return &the_world;
 }
 
-/* Every test ends so: nothing is left behind. */
+/* Ends a test and checks that nothing is left. */
 static void
 close_world(world *w, int fibers)
 {
@@ -61,7 +62,7 @@ yield_alone_returns(void)
     world_spawn(w, yield_three_times, 1);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(w->traced, 3);
-    CHECK_EQUAL(w->switches, 2); /* there and back: none to itself */
+    CHECK_EQUAL(w->switches, 2); /* to the fiber and back, none to itself */
     close_world(w, 1);
 }
 
@@ -84,8 +85,8 @@ finish_at_once(worker *w)
     w->world->trace[0] += w->value;
 }
 
-/* Stacks are taken at the first run, so a crowd that never waits shares two.
- */
+/* Lazy fibers get a stack when they first run, so many fibers that never wait
+ * use two stacks. */
 static void
 lazy_fibers_share_stacks(void)
 {
@@ -119,7 +120,7 @@ wake_other(worker *w)
     pf_task *other = &w->other->task;
     CHECK_EQUAL(other->state, PF_PARKED);
     CHECK(pf_scheduler_wake(s, other, PF_WAKE_CANCEL));
-    CHECK(!pf_scheduler_wake(s, other, PF_WAKE_NORMAL)); /* ready already */
+    CHECK(!pf_scheduler_wake(s, other, PF_WAKE_NORMAL)); /* is ready already */
     CHECK_EQUAL(other->state, PF_READY);
 }
 
@@ -161,7 +162,8 @@ park_times_out_in_order(void)
     close_world(w, 20);
 }
 
-/* With a clock that stands still until told, order is exact. */
+/* The fake clock stands still until the test moves it, so the order is
+ * exact. */
 static void
 fake_clock_drives_timers(void)
 {
@@ -251,7 +253,7 @@ tick(pf_timer_call *call, pf_scheduler *s)
     }
 }
 
-/* A timer that is always due again must not hold the loop. */
+/* A timer that is always due again must not block the loop. */
 static void
 timer_call_rearms_itself(void)
 {
@@ -274,11 +276,11 @@ wait_ends_at_its_deadline(void)
     CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start + SECOND / 50), 0);
     int64_t took = pf_clock_monotonic() - start;
     CHECK(took >= SECOND / 50 - SECOND / 500);
-    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start), 0); /* in the past */
+    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start), 0); /* is past */
     close_world(w, 0);
 }
 
-/* --------------------------------------------------- who runs next --- */
+/* --------------------------------------------- which fiber runs next --- */
 
 static pf_task *
 pick_last(pf_scheduler *s, void *data)
@@ -339,10 +341,10 @@ queue_removes_anywhere(void)
     }
 }
 
-/* A model: the numbers of the fibers in the queue, in order. */
+/* The ready queue with a model of it: the numbers of its fibers, in order. */
 enum { FIBERS = 24 };
 typedef struct line {
-    pf_scheduler s; /* its ready queue alone is used */
+    pf_scheduler s; /* only its ready queue is used */
     pf_fiber f[FIBERS];
     int order[FIBERS];
     int count;
@@ -367,7 +369,7 @@ line_cut(line *l, int place)
     return number;
 }
 
-/* Somebody who is in no queue, or NULL. */
+/* Returns a fiber that is not in the queue, or NULL. */
 static pf_fiber *
 line_outsider(line *l, uint64_t *random)
 {
@@ -418,7 +420,7 @@ static void
 line_prefer(line *l, uint64_t *random)
 {
     if (random_next(random) % 1000 == 0) {
-        l->s.passed = 0; /* somebody had a turn */
+        l->s.passed = 0; /* as after a regular turn */
     }
     int place = (int)(random_next(random) % (unsigned)l->count);
     pf_fiber *f = &l->f[l->order[place]];
@@ -474,8 +476,8 @@ itself(pf_scheduler *s, pf_task *task)
 
 static const pf_task_ops ops_of_itself = {.first = itself};
 
-/* One that passes others whenever it may leaves one turn in 258 to another,
- * which is always ready. */
+/* A fiber that passes others whenever it may leaves one turn in 258 to another
+ * fiber, which is always ready. */
 static void
 preferred_ones_starve_nobody(void)
 {
@@ -488,16 +490,16 @@ preferred_ones_starve_nobody(void)
     pf_task_set_ops(&other.task, &ops_of_itself);
     pf_scheduler_make_ready(&s, &other.task);
     for (int i = 0; i < 10 * (PF_MAY_PASS + 1); i++) {
-        if (f.task.state ==
-            PF_READY) { /* it was refused and is behind the other */
+        if (f.task.state == PF_READY) {
+            /* `f` was refused and is behind the other. */
             (void)pf_scheduler_prefer(&s, &f.task);
         } else if (i % 2 == 0) {
             pf_scheduler_make_ready_fresh(&s, &f);
             (void)pf_scheduler_prefer(&s, &f.task);
         } else {
             CHECK(pf_scheduler_wake_next(&s, &f.task, PF_WAKE_NORMAL));
-            CHECK(!pf_scheduler_wake_next(&s, &f.task,
-                                          PF_WAKE_NORMAL)); /* it is ready */
+            /* A fiber that is ready already is not woken. */
+            CHECK(!pf_scheduler_wake_next(&s, &f.task, PF_WAKE_NORMAL));
         }
         pf_fiber *next = pf_scheduler_next(&s);
         next->task.state = PF_PARKED;
@@ -507,7 +509,7 @@ preferred_ones_starve_nobody(void)
         }
     }
     CHECK(turns >= 9);
-    CHECK(turns <= 20); /* it did pass */
+    CHECK(turns <= 20); /* else `f` did not pass it */
 }
 
 /* The prefetch cursors run ahead of the head, so they must not survive the
@@ -541,14 +543,14 @@ long_queue_forgets_the_fibers_that_left(void)
         free(take_next(&queue, turn));
     }
     CHECK(queue.fields != NULL);
-    for (int i = 0; i < 10; i++) { /* out of the middle, under the cursors */
+    for (int i = 0; i < 10; i++) { /* from the middle, where cursors point */
         pf_task *f = queue.head->next->next;
         CHECK(pf_queue_remove(&queue, f));
         free(f);
         free(take_next(&queue, (uint64_t)i));
     }
     for (int round = 0; round < 2; round++) {
-        while (queue.head != NULL) { /* drained without looking ahead */
+        while (queue.head != NULL) { /* the rest, without prefetching */
             free(pf_queue_pop(&queue));
         }
         CHECK(queue.fields == NULL);
@@ -592,8 +594,9 @@ raw_fiber_is_switched_by_hand(void)
     close_world(w, 1);
 }
 
-/* A suspended fiber may be made the zombie to hear when it was left; a
- * prepared one that is given up loses its stack. */
+/* A suspended fiber may be made the zombie, so that its `reap` runs after it
+ * was left; it keeps its stack.  A prepared fiber that is given up loses its
+ * stack. */
 static void
 reaping_spares_the_suspended(void)
 {
@@ -601,7 +604,7 @@ reaping_spares_the_suspended(void)
     worker *raw = world_worker(w, hand_back, 0);
     raw->keep = true;
     pf_fiber_switch(&w->thread, &raw->fiber);
-    raw->task.state = PF_DONE; /* its end goes on */
+    raw->task.state = PF_DONE; /* the fiber has more to run */
     w->thread.zombie = &raw->fiber;
     pf_fiber_reap(&w->thread, w->thread.zombie);
     raw->task.state = PF_SUSPENDED;
@@ -643,7 +646,7 @@ typedef struct fake_poller {
     pf_poller base;
     int waits;
     bool *closed;
-    worker *waiting; /* made ready by the next delivery */
+    worker *waiting; /* the next delivery makes it ready */
 } fake_poller;
 
 static int

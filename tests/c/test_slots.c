@@ -1,5 +1,5 @@
-/* Fibers that wait without a stack: how many stacks are lent, and lack of
- * memory for them. */
+/* Tests packed fibers: how many slots fibers share, how that number changes,
+ * and what happens without memory. */
 #include "check.h"
 
 #include "engine/base/memory.h"
@@ -74,11 +74,12 @@ yield_often(worker *w)
     sleepers_finished++;
 }
 
-/* As many as have a stack each, where so many slots are asked for. */
+/* With ENOUGH slots asked for, so many fibers still have a stack each. */
 #define ROOM (4 * ENOUGH)
 #define MANY (ROOM + 36)
 
-/* MANY fibers have waited, and have had 200 turns each after that. */
+/* Opens a world in which MANY fibers have waited, and have then had 200 turns
+ * each. */
 static world *
 open_after_turns(size_t slots)
 {
@@ -104,7 +105,7 @@ fibers_that_take_turns_get_a_stack_each(void)
     sleepers_close(MANY);
 }
 
-/* They are at home where they waited. */
+/* Fibers that have waited share homes, and keep these homes. */
 static void
 fibers_that_waited_first_move_at_each_turn(void)
 {
@@ -127,7 +128,8 @@ few_slots_stay_as_few(void)
     sleepers_close(40);
 }
 
-/* As after so many turns, of which some were less than a second ago. */
+/* Calls pf_pack_decay as an idle thread would at `now`, after so many more
+ * turns. */
 static int64_t
 idle_after(uint64_t turns, int64_t now)
 {
@@ -149,7 +151,8 @@ yield_and_wait(worker *w)
     sleepers_finished++;
 }
 
-/* So many that were busy wait, and each has a stack. */
+/* Opens a world in which `count` fibers were busy, now wait, and have a stack
+ * each. */
 static world *
 open_with_stacks(int count)
 {
@@ -167,7 +170,7 @@ wait_at_once(worker *w)
     sleepers_finished++;
 }
 
-/* Not even an idle thread takes one away. */
+/* An idle thread does not pack any of these fibers either. */
 static void
 fibers_that_there_is_room_for_have_a_stack_each(void)
 {
@@ -195,7 +198,7 @@ one_more_and_those_asleep_share_few_stacks(void)
     sleepers_close(ROOM + 1);
 }
 
-/* Who runs is not packed, so there have to be more. */
+/* No ready fiber is packed to save memory, so there are more slots instead. */
 static void
 one_more_than_there_is_room_for_and_nobody_asleep(void)
 {
@@ -217,7 +220,8 @@ wait_so_often(worker *w)
     sleepers_finished++;
 }
 
-/* One too many have been there, `left` of them still are, and one more comes. */
+/* Returns the number of slots after ROOM + 1 fibers shared stacks, all but
+ * `left` of them ended, and a new one began. */
 static size_t
 slots_after(int left)
 {
@@ -255,7 +259,7 @@ slots_go_back_while_the_thread_is_idle(void)
     int64_t now = pf_clock_monotonic() + SECOND;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
     CHECK_EQUAL(idle_after(1000, now + SECOND - 1), now + SECOND);
-    CHECK_EQUAL(sleepers_stats().slots, most); /* there were more just now */
+    CHECK_EQUAL(sleepers_stats().slots, most); /* needed until now */
     int steps = 0;
     while (sleepers_stats().slots > ENOUGH && steps < 20) {
         size_t slots = sleepers_stats().slots;
@@ -272,7 +276,8 @@ slots_go_back_while_the_thread_is_idle(void)
     sleepers_close(COUNT);
 }
 
-/* More than it looks at in one go: so it pauses in between. */
+/* There are more slots than a thread looks at in one go, so it pauses in
+ * between. */
 static void
 quiet_thread_gives_all_stacks_back_but_what_it_lends(void)
 {
@@ -297,10 +302,10 @@ quiet_thread_gives_all_stacks_back_but_what_it_lends(void)
     CHECK_EQUAL(sleepers_occupied(), ENOUGH);
     CHECK_EQUAL(sleepers_stats().packed, COUNT - ENOUGH);
     CHECK_EQUAL(idle_after(0, now + 10 * SECOND), PF_NEVER);
-    sleepers_close(COUNT); /* each comes home */
+    sleepers_close(COUNT); /* each fiber is unpacked */
 }
 
-/* Neither busily nor for ever; and when fibers have run, it looks again. */
+/* The thread looks at each stack once; again only after fibers have run. */
 static void
 idle_thread_looks_once_at_who_keeps_his_stack(void)
 {
@@ -325,7 +330,8 @@ idle_thread_looks_once_at_who_keeps_his_stack(void)
     sleepers_close(COUNT);
 }
 
-/* Each time in vain it leaves out more seconds, while fibers take turns. */
+/* While fibers take turns, the thread looks once a second at first, and leaves
+ * out more seconds after each round in vain. */
 static void
 busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack(void)
 {
@@ -349,8 +355,8 @@ busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack(void)
     sleepers_close(COUNT);
 }
 
-/* A loop that nobody wakes, on the real clock: some seconds are too long for a
- * test, so the last step was long ago. */
+/* Runs on the real clock, with a loop that nothing wakes.  A test must not
+ * take seconds, so the last step is made to lie two seconds back. */
 static void
 sleeping_loop_wakes_for_its_stacks_and_no_more(void)
 {
@@ -384,7 +390,7 @@ packing_can_be_switched_off_and_on(void)
         idle_after(1000, pf_clock_monotonic() + 2 * i * SECOND);
     }
     CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
-    sleepers_wake(); /* those that share a home still do */
+    sleepers_wake(); /* packed fibers keep the home that they share */
     sleepers_run();
     CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
     CHECK_EQUAL(sleepers_set(FEW), 0);
@@ -394,7 +400,8 @@ packing_can_be_switched_off_and_on(void)
     sleepers_close(280);
 }
 
-/* Of each size so many stacks are lent; of more sizes than it knows, all. */
+/* Each size of stacks has its own count of slots, up to KNOWN sizes.  Fibers
+ * of any other size have a stack each. */
 static void
 each_size_of_stacks_has_its_slots(void)
 {
@@ -454,13 +461,13 @@ no_mapping(void *low, size_t size, int protection, int flags, int fd,
     return MAP_FAILED;
 }
 
-/* It would have got a stack of its own: all others are ready. */
+/* All other fibers are ready, so with memory the new fiber would not share. */
 static void
 fiber_shares_a_stack_where_no_other_can_be_had(void)
 {
     SKIP_WHERE_STACKS_STAY();
     sleepers_open(ENOUGH);
-    sleepers_spawn(sleeper_keep_locals, 3); /* the first slabs */
+    sleepers_spawn(sleeper_keep_locals, 3); /* these map the first slabs */
     sleepers_run();
     fake_mmap = no_mapping;
     sleepers_spawn(yield_often, 40);
@@ -475,7 +482,8 @@ fiber_shares_a_stack_where_no_other_can_be_had(void)
 
 #if defined(PYFIBER_HARDTEST)
 
-/* The n-th request is refused; false: there were fewer. */
+/* Packs fibers with the n-th request for memory refused.  False: there were
+ * fewer requests. */
 static bool
 live_with_refusal(long n)
 {

@@ -1,4 +1,4 @@
-/* A scheduler that looks on for a moment before it sleeps. */
+/* Tests a scheduler that spins for a moment before it sleeps. */
 #include "check.h"
 
 #include "engine/base/testpoints.h"
@@ -16,7 +16,8 @@ count_message(pf_message *message, pf_scheduler *s)
 
 static const pf_message_ops count_ops = {count_message};
 
-/* It may, its last wait was a short one, and it has looked on in vain once. */
+/* Makes the scheduler spin before its next sleep: it is allowed to, its last
+ * wait was short, and it has spun in vain once. */
 static void
 make_eager(world *w)
 {
@@ -24,12 +25,13 @@ make_eager(world *w)
     w->scheduler.spin = eager;
 }
 
-/* What another thread does, at the first chance: looking on ends by the real
- * clock, so any later one may be too late on a busy machine. */
+/* What another thread does at the first test point of the spinning.  Spinning
+ * ends by the real clock, so a later point may be too late on a busy
+ * machine. */
 static struct {
     world *w;
     void (*act)(pf_scheduler *s);
-    bool woke; /* it would have had to wake the loop */
+    bool woke; /* the loop slept and had to be woken */
 } other;
 
 static void
@@ -58,7 +60,7 @@ take_without_sleep(world *w, void (*act)(pf_scheduler *s))
     CHECK(!other.woke);
     CHECK_EQUAL(w->scheduler.waits, 0);
     CHECK_EQUAL(pf_load(&w->scheduler.nudged), 0);
-    CHECK_EQUAL(w->scheduler.spin.misses, 0); /* it has tried, and was right */
+    CHECK_EQUAL(w->scheduler.spin.misses, 0); /* the loop spun successfully */
     CHECK(pf_spin_pays(&w->scheduler.spin));
 }
 
@@ -95,7 +97,8 @@ nothing_comes_and_it_sleeps(void)
     world_close(&w);
 }
 
-/* Without the permission, and for a time that would be over meanwhile. */
+/* The scheduler does not spin without permission, nor for a wait that is
+ * shorter than the spinning. */
 static void
 scheduler_that_does_not_look_on_sleeps_at_once(void)
 {
@@ -106,7 +109,7 @@ scheduler_that_does_not_look_on_sleeps_at_once(void)
     make_eager(&w);
     CHECK_EQUAL(pf_scheduler_block(&w.scheduler, 1), 0);
     CHECK_EQUAL(w.scheduler.waits, 1);
-    CHECK_EQUAL(w.scheduler.spin.misses, 1); /* it has not tried again */
+    CHECK_EQUAL(w.scheduler.spin.misses, 1); /* unchanged: it did not spin */
     world_close(&w);
 }
 
@@ -114,7 +117,7 @@ static void
 each_vain_look_lets_twice_as_many_short_waits_pass(void)
 {
     pf_spin spin = {.allowed = true};
-    CHECK(!pf_spin_pays(&spin)); /* before any wait */
+    CHECK(!pf_spin_pays(&spin)); /* there was no short wait yet */
     for (int misses = 1; misses <= PF_SPIN_MOST_MISSES + 2; misses++) {
         pf_spin_tried(&spin, false);
         int waits = 0;
@@ -125,7 +128,7 @@ each_vain_look_lets_twice_as_many_short_waits_pass(void)
         int most = 1 << PF_SPIN_MOST_MISSES;
         CHECK_EQUAL(waits, misses > PF_SPIN_MOST_MISSES ? most : 1 << misses);
     }
-    pf_spin_tried(&spin, true); /* one that was worth it */
+    pf_spin_tried(&spin, true); /* a success */
     pf_spin_tried(&spin, false);
     CHECK_EQUAL(spin.passing, 2);
 }

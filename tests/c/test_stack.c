@@ -1,4 +1,4 @@
-/* Stacks: where things lie, what is reused, what is given back, guards. */
+/* Tests stacks: their layout, reuse, guards, and when memory is returned. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* mincore */
 #endif
@@ -43,7 +43,7 @@ stack_is_writable(void)
     CHECK(stack->room_size >= 10000);
     CHECK_EQUAL((uintptr_t)stack->room % 16, 0);
     fill(stack->room, stack->room + stack->room_size);
-    if (stack->area.low != NULL) { /* the system's: known once it runs */
+    if (stack->area.low != NULL) { /* on Windows, unknown before it runs */
         char *end = stack->area.low + stack->area.size;
         CHECK_EQUAL((uintptr_t)end % 16, 0);
         fill(stack->area.low + stack->reserve, end);
@@ -100,7 +100,7 @@ statistics_count(void)
     pf_stack_pool_free(pool);
 }
 
-#if !defined(_WIN32) /* where the number of releases counts, not time */
+#if !defined(_WIN32) /* there the number of releases counts, not time */
 static size_t
 mapped(const pf_stack_pool *pool)
 {
@@ -137,12 +137,12 @@ pool_keeps_what_the_load_of_a_second_ago_needed(void)
     CHECK(again > now && again <= pf_clock_monotonic() + second);
     CHECK_EQUAL(mapped(pool), full);
     now = again;
-    again = pf_stack_pool_decay(pool, now); /* it was the period before */
+    again = pf_stack_pool_decay(pool, now); /* the load is a period ago */
     CHECK(again == now + second);
     CHECK_EQUAL(mapped(pool), full);
     CHECK(pf_stack_pool_decay(pool, again) == INT64_MAX);
     CHECK(mapped(pool) <= full / 2);
-    take_and_release(pool, stacks, n); /* it begins anew, in larger slabs */
+    take_and_release(pool, stacks, n); /* the pool grows again */
     CHECK(mapped(pool) >= (size_t)n * 64 * KIB);
     CHECK(pf_stack_pool_decay(pool, again + 10 * second) == INT64_MAX);
     CHECK(mapped(pool) <= full / 2);
@@ -160,10 +160,10 @@ releases_give_back_what_an_earlier_load_left(void)
     take_and_release(pool, stacks, n);
     size_t full = mapped(pool);
     pf_stack *one = take(pool);
-    /* Some 256 releases look once at what one stack at hand hides, and then
-     * two slabs go with each. */
+    /* Within about 256 releases one puts the stack at hand back and looks;
+     * each release after that returns two slabs. */
     const int releases = 300 + (int)pf_stack_pool_slabs(pool);
-    for (int round = 0; round < 2; round++) { /* the periods of now, of last */
+    for (int round = 0; round < 2; round++) { /* one for each period */
         pf_stack_pool_age(pool, 5 * second);
         for (int i = 0; i < releases; i++) {
             pf_stack_release(take(pool));
@@ -202,7 +202,7 @@ pool_gives_memory_back(void)
     pf_stack_pool_stats(pool, &after);
     CHECK_EQUAL(after.mapped, 0);
     CHECK_EQUAL(pf_stack_pool_slabs(pool), 0);
-    pf_stack_release(take(pool)); /* it begins anew */
+    pf_stack_release(take(pool)); /* the pool can still grow */
     pf_stack_pool_free(pool);
     free(stacks);
 }
@@ -247,7 +247,7 @@ pool_survives_random_use(void)
     pf_stack_pool_free(pool);
 }
 
-/* Although a live stack keeps the slab. */
+/* Memory is returned, and counted, although a live stack keeps the slab. */
 static void
 trim_counts_what_it_gives_once(void)
 {
@@ -257,7 +257,7 @@ trim_counts_what_it_gives_once(void)
     size_t given = pf_stack_pool_trim(pool);
     CHECK(given > 0);
     CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
-    other = take(pool); /* used again, so it holds memory again */
+    other = take(pool); /* holds memory again */
     pf_stack *fresh = take(pool);
     pf_stack_release(fresh);
     pf_stack_release(other);
@@ -283,7 +283,7 @@ trim_is_counted_if_it_gives_something(void)
     pf_stack *kept = take(pool), *other = take(pool);
     size_t slabs = pf_stack_pool_slabs(pool);
 #if defined(_WIN32) || defined(PYFIBER_HARDTEST)
-    CHECK_EQUAL(slabs, 2); /* a stack each */
+    CHECK_EQUAL(slabs, 2); /* a slab holds one stack */
 #else
     CHECK_EQUAL(slabs, 1);
 #endif
@@ -291,7 +291,7 @@ trim_is_counted_if_it_gives_something(void)
     CHECK_EQUAL(trims(pool), 0);
     pf_stack_release(other);
     CHECK(pf_stack_pool_trim(pool) > 0);
-    /* The call, and each slab that went. */
+    /* The call counts one, and each slab that was freed. */
     CHECK_EQUAL(trims(pool), 1 + slabs - pf_stack_pool_slabs(pool));
     uint64_t before = trims(pool);
     CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
@@ -306,10 +306,10 @@ abandoned_pool_goes_with_its_last_stack(void)
     pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 0);
     pf_stack *a = take(pool), *b = take(pool);
     pf_stack_pool_free(pool);
-    a->room[0] = b->room[0] = 1; /* both still there */
+    a->room[0] = b->room[0] = 1; /* both stacks are still mapped */
     pf_stack_release(a);
     b->room[0] = 2;
-    pf_stack_release(b); /* nothing leaks */
+    pf_stack_release(b); /* frees the pool; a sanitizer would find a leak */
 }
 
 static void
@@ -349,7 +349,7 @@ parked_fiber_needs_one_page(void)
         colours += (uintptr_t)s % pf_stack_page_size() !=
                    (uintptr_t)stacks[0] % pf_stack_page_size();
     }
-#if defined(PYFIBER_HARDTEST) /* one slot a slab: all have one colour */
+#if defined(PYFIBER_HARDTEST) /* slabs of one slot: all have one colour */
     CHECK_EQUAL(colours, 0);
 #else
     CHECK(colours >= 8);
@@ -413,7 +413,7 @@ resident_pages(char *low, size_t size)
     return resident;
 }
 
-/* One deep use, then many shallow ones: the deep memory goes. */
+/* After one deep use, many shallow ones return the deep memory. */
 static void
 deep_memory_is_given_back(void)
 {
@@ -463,13 +463,13 @@ trimmed_slots_hold_nothing(void)
 
 /* ---------------------------------------------------------- guards --- */
 
-/* Which byte of a fresh stack the child writes to. */
+/* Which byte of which stack the child writes to. */
 typedef struct probe {
     pf_guard_kind kind;
     long offset;   /* from area.low */
-    bool trimmed;  /* after everything was trimmed once */
-    bool reopened; /* after the reserve was opened and released */
-    int others;    /* so many were taken before: guards are made together */
+    bool trimmed;  /* the slot was released, trimmed and taken again */
+    bool reopened; /* the reserve was opened, then the stack released */
+    int others;    /* how many stacks were taken before this one */
 } probe;
 
 static int
@@ -479,7 +479,7 @@ write_at(void *arg)
     pf_stack *s;
     pf_stack_force_guard(p->kind);
     pf_stack_pool *pool = pf_stack_pool_new(256 * KIB, 0);
-    signal(SIGSEGV, SIG_DFL); /* no report of a sanitizer */
+    signal(SIGSEGV, SIG_DFL); /* in place of a sanitizer's handler */
     signal(SIGBUS, SIG_DFL);
     for (int i = 0; i <= p->others; i++) {
         pf_stack_acquire(pool, &s);
@@ -490,7 +490,7 @@ write_at(void *arg)
     }
     if (p->trimmed || p->reopened) {
         pf_stack *other;
-        pf_stack_acquire(pool, &other); /* the slab stays */
+        pf_stack_acquire(pool, &other); /* keeps the slab */
         pf_stack_release(s);
         if (p->trimmed) {
             pf_stack_pool_trim(pool);
@@ -529,7 +529,8 @@ check_guards(pf_guard_kind kind)
     CHECK_EQUAL(reserve, 32 * KIB);
     CHECK(pf_stack_guards(s, s->area.low - 1));
     CHECK(pf_stack_guards(s, s->area.low - page));
-    CHECK(pf_stack_guards(s, s->area.low - 2 * page)); /* see stride_of */
+    /* The guard is two pages here: see pf_layout_stride. */
+    CHECK(pf_stack_guards(s, s->area.low - 2 * page));
     CHECK(!pf_stack_guards(s, s->area.low - 2 * page - 1));
     CHECK(!pf_stack_guards(s, s->area.low));
     CHECK(pf_stack_in_reserve(s, s->area.low));
@@ -547,7 +548,7 @@ check_guards(pf_guard_kind kind)
 static void
 guard_of_the_system_stops_overflow(void)
 {
-    check_guards(PF_GUARD_NONE); /* whatever the probe finds */
+    check_guards(PF_GUARD_NONE); /* the kind that the probe finds */
 }
 
 static void
@@ -576,13 +577,13 @@ open_and_close_reserve(pf_guard_kind kind)
         CHECK(pf_stack_open_reserve(s, middle - 1));
         CHECK(!pf_stack_in_reserve(s, s->area.low));
         fill(s->area.low, above);
-        pf_stack_close_reserve(s, above - 1); /* still in use */
+        pf_stack_close_reserve(s, above - 1); /* in use, so it stays open */
         CHECK(pf_stack_reserve_is_open(s));
         pf_stack_close_reserve(s, above + pf_stack_page_size());
         CHECK(!pf_stack_reserve_is_open(s));
         CHECK(pf_stack_in_reserve(s, s->area.low));
     }
-    CHECK(pf_stack_open_reserve(s, s->area.low)); /* all at once */
+    CHECK(pf_stack_open_reserve(s, s->area.low)); /* both halves at once */
     fill(s->area.low, above);
     pf_stack_release(s);
     s = take(pool);

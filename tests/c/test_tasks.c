@@ -1,5 +1,5 @@
-/* Tasks without a stack among fibers in the ready queue, and operations that
- * differ from kind to kind. */
+/* Tests tasks without a stack among fibers in the ready queue, and operations
+ * that differ from kind to kind. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -64,7 +64,7 @@ serve(worker *runner)
     }
 }
 
-/* As a grain is run by a fiber that has a stack. */
+/* A fiber with a stack runs in the turn of the task, as for grains. */
 static void
 fiber_runs_in_the_turn_of_a_stackless_task(void)
 {
@@ -73,7 +73,7 @@ fiber_runs_in_the_turn_of_a_stackless_task(void)
     worker *runner = world_spawn(w, serve, 2);
     errand_init(&e, w, note_errand, 'e');
     e.then = &runner->fiber;
-    pf_scheduler_run(&w->scheduler); /* it parks, once */
+    pf_scheduler_run(&w->scheduler); /* until the runner parks */
     CHECK_EQUAL(runner->task.state, PF_PARKED);
     for (int turn = 1; turn <= 2; turn++) {
         pf_scheduler_make_ready(&w->scheduler, &e.task);
@@ -85,7 +85,8 @@ fiber_runs_in_the_turn_of_a_stackless_task(void)
     world_close(w);
 }
 
-/* The next one comes out of the queue as the turn ends, without a switch. */
+/* When the turn of a task ends, the next task leaves the queue without a
+ * switch. */
 static void
 stackless_tasks_follow_each_other_without_a_switch(void)
 {
@@ -159,7 +160,7 @@ post_more(pf_scheduler *s, pf_task *task, unsigned bits)
     arrivals++;
     if (bits == 1) {
         pf_task_post(s, task, 2);
-        CHECK(!pf_inbox_pending(&s->inbox)); /* not yet: it is busy */
+        CHECK(!pf_inbox_pending(&s->inbox)); /* not before this returns */
     }
 }
 
@@ -183,7 +184,7 @@ bits_posted_while_others_arrive_come_in_a_message_of_their_own(void)
     pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.posted, 2);
     pf_task_post(&w->scheduler, &e.task, 1);
-    pf_scheduler_close(&w->scheduler); /* no messages any more: at once */
+    pf_scheduler_close(&w->scheduler); /* delivers the bits at once */
     CHECK_EQUAL(e.posted, 2);
     CHECK_EQUAL(arrivals, 4);
     CHECK_EQUAL(pf_load(&e.task.posted), 0);
@@ -201,7 +202,7 @@ task_that_is_left_is_free_or_told_last(void)
     CHECK(!pf_task_leave(&e.task));
     pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(e.posted, 4 | PF_POST_LEFT);
-    CHECK(pf_task_leave(&e.task)); /* now it is free */
+    CHECK(pf_task_leave(&e.task)); /* no message is under way any more */
     world_close(w);
 }
 
@@ -256,8 +257,8 @@ each_kind_of_fiber_runs_and_is_reaped_by_its_own_operations(void)
 
 /* ------------------------------------------------- the long queue --- */
 
-/* What its turn will read is asked for ahead; of some kinds, and of some
- * tasks, there is nothing. */
+/* The queue prefetches what a task's turn will read.  Some kinds of task, and
+ * some tasks, have nothing to prefetch. */
 static void
 long_queue_looks_ahead_at_tasks_of_every_kind(void)
 {

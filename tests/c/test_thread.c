@@ -1,4 +1,4 @@
-/* What a thread has: its beginning, its pools of stacks, their lack. */
+/* Tests pf_thread: its beginning, its pools of stacks, and lack of memory. */
 #include "check.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ thread_and_scheduler_begin_clean(void)
     world_close(w);
 }
 
-/* Each time it is asked for, a pool comes one place further to the front. */
+/* Each request for a pool moves the pool one place to the front. */
 static void
 thread_has_a_pool_for_each_size(void)
 {
@@ -52,7 +52,7 @@ thread_has_a_pool_for_each_size(void)
     CHECK(pf_thread_pool(t, (size_t)65536 << 2) == pools[2]);
     CHECK(t->pools[0] == pools[2] && t->pools[1] == pools[0]);
     CHECK(pf_thread_pool(t, (size_t)65536 << 1) == pools[1]);
-    CHECK(pf_thread_pool(t, 65535) == pools[0]); /* rounded up */
+    CHECK(pf_thread_pool(t, 65535) == pools[0]); /* the size is rounded up */
     CHECK_EQUAL(t->pool_count, 3);
     world_close(&the_world);
 }
@@ -104,7 +104,7 @@ use_stacks(pf_stack_pool *pool)
     }
 }
 
-/* Whichever pool it is that has stacks to give back. */
+/* The first or the second pool has stacks to give back. */
 static void
 idle_loop_looks_after_every_pool(void)
 {
@@ -139,7 +139,7 @@ trims_of(const pf_stack_pool *pool)
     return stats.trims;
 }
 
-/* Those that gave nothing do not count. */
+/* A trim that returned no memory is not counted. */
 static void
 trims_are_counted(void)
 {
@@ -177,7 +177,7 @@ prepared_fiber_hit_no_limit(void)
 
 #if defined(PYFIBER_HARDTEST)
 
-/* A guard that is a mapping of its own may be what is refused. */
+/* With mprotect, the system may refuse the guard instead of the memory. */
 static bool
 names_what_was_refused(pf_limit limit)
 {
@@ -186,7 +186,7 @@ names_what_was_refused(pf_limit limit)
             pf_stack_guard_kind() == PF_GUARD_MPROTECT);
 }
 
-/* Nothing leaks either, which the sanitizer tells. */
+/* A sanitizer checks that nothing leaks. */
 static void
 fiber_without_memory_is_refused_and_says_why(void)
 {

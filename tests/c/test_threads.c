@@ -1,4 +1,5 @@
-/* Other threads and the scheduler: posting, waking, holding, forking. */
+/* Tests the scheduler with other threads: posting, waking, holding,
+ * forking. */
 #include "check.h"
 
 #include "listeners.h"
@@ -24,7 +25,7 @@ count_note(pf_message *message, pf_scheduler *s)
     note *n = (note *)message;
     CHECK(s == &n->world->scheduler);
     (*n->counter)++;
-    free(n); /* a message may be freed by running it */
+    free(n); /* a message may free itself */
 }
 
 static const pf_message_ops note_ops = {count_note};
@@ -55,8 +56,8 @@ THREAD_FN(post_slowly)
     THREAD_END;
 }
 
-/* The loop blocks and is woken by each message; a hold keeps it waiting and
- * its release lets it end. */
+/* Each message wakes the blocked loop.  A hold keeps the loop waiting; its
+ * release lets the loop end. */
 static void
 waiting_loop_is_woken(void)
 {
@@ -80,8 +81,8 @@ THREAD_FN(post_to_closed)
     THREAD_END;
 }
 
-/* What came before is delivered, what comes after leaves no trace: the fiber
- * may be freed. */
+/* Closing delivers what was posted before.  A later post does not touch the
+ * fiber, which may be freed. */
 static void
 closed_scheduler_takes_no_messages(void)
 {
@@ -95,7 +96,7 @@ closed_scheduler_takes_no_messages(void)
     thread_start(&thread, post_to_closed, late);
     thread_join(thread);
     CHECK_EQUAL(pf_load(&late->task.posted), 0);
-    pf_scheduler_close(&w->scheduler); /* twice is fine */
+    pf_scheduler_close(&w->scheduler); /* a second call does no harm */
     CHECK_EQUAL(w->posted, 2);
     pf_fiber_over(&late->fiber);
     pf_fiber_reap(&w->thread, &late->fiber);
@@ -109,7 +110,7 @@ THREAD_FN(release_at_once)
     THREAD_END;
 }
 
-/* The race of a release with a loop that has just decided to wait. */
+/* A release races with a loop that has just decided to wait. */
 static void
 release_is_never_missed(void)
 {
@@ -151,8 +152,8 @@ yield_for_ever(worker *w)
     }
 }
 
-/* Bursts from several threads, into a loop that waits and (with a fiber that
- * never rests) into one that does not. */
+/* Several threads post bursts of messages to a loop that waits or (`busy`, by
+ * a fiber that always yields) to one that does not. */
 static void
 burst_from_threads(bool busy)
 {
@@ -255,7 +256,7 @@ posts_to_one_fiber_come_together(void)
     world_close(w);
 }
 
-/* -------------------------------------------- a scheduler a thread --- */
+/* --------------------------------------- one scheduler for each thread --- */
 
 static void
 hop(worker *w)
@@ -315,10 +316,10 @@ resting_scheduler_tells_by_descriptor(void)
     CHECK(is_readable(fd));
     pf_scheduler_resume(&w->scheduler);
     CHECK(!is_readable(fd));
-    post_note(w, &counted); /* running: no signal ... */
+    post_note(w, &counted); /* a running loop needs no signal */
     CHECK(!is_readable(fd));
     pf_scheduler_rest(&w->scheduler);
-    CHECK(is_readable(fd)); /* ... but it is not forgotten */
+    CHECK(is_readable(fd)); /* the message is still there */
     pf_scheduler_resume(&w->scheduler);
     pf_scheduler_poll(&w->scheduler);
     CHECK_EQUAL(counted, 2);
@@ -327,7 +328,7 @@ resting_scheduler_tells_by_descriptor(void)
 
 /* ------------------------------------------------------------ fork --- */
 
-/* What the child does, on the fiber that forked. */
+/* Runs in the child, on the fiber that forked. */
 static bool
 live_on(worker *w)
 {
@@ -339,7 +340,7 @@ live_on(worker *w)
     }
     pf_scheduler_hold(s);
     thread_start(&thread, post_slowly, w->world);
-    while (counted < 21) { /* one was posted before the fork */
+    while (counted < 21) { /* 20, and one from before the fork */
         pf_scheduler_park(s, pf_scheduler_now(s) + 20 * SECOND / 1000);
     }
     thread_join(thread);

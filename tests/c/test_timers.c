@@ -1,4 +1,4 @@
-/* Timers against a model that is obviously right. */
+/* Compares the timers with a model that is obviously right. */
 #include "check.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #define COUNT 300
 
-/* The model: for each timer when it is due, and when it was armed. */
+/* The timers and the model: when each timer is due, and when it was armed. */
 typedef struct model {
     pf_timers timers;
     pf_timer timer[COUNT];
@@ -143,7 +143,7 @@ cleared_timers_are_not_armed(void)
     pf_timers timers;
     pf_timer timer = {0, PF_TIMER_CALL};
     pf_timers_init(&timers);
-    pf_timers_remove(&timers, &timer); /* nothing happens */
+    pf_timers_remove(&timers, &timer); /* has no effect */
     CHECK_EQUAL(pf_timers_add(&timers, &timer, 1), 0);
     pf_timers_clear(&timers);
     CHECK(!pf_timer_armed(&timer));
@@ -166,7 +166,7 @@ timers_cleared_together_are_not_armed(void)
     }
 }
 
-/* What is left of a removed one lies right behind the others. */
+/* The memory of the removed timer lies right behind the others. */
 static void
 removed_timer_is_not_looked_at(void)
 {
@@ -177,7 +177,7 @@ removed_timer_is_not_looked_at(void)
     CHECK_EQUAL(pf_timers_add(&timers, &second, 20), 0);
     CHECK_EQUAL(pf_timers_add(&timers, &removed, 15), 0);
     pf_timers_remove(&timers, &removed);
-    CHECK_EQUAL(pf_timers_add(&timers, &first, 30), 0); /* again */
+    CHECK_EQUAL(pf_timers_add(&timers, &first, 30), 0); /* a second time */
     CHECK_EQUAL(pf_timers_next(&timers), 20);
     pf_timers_clear(&timers);
 }

@@ -1,4 +1,5 @@
-/* Whose turn it is: fibers that pass others, states, loops in odd places. */
+/* Tests the order of turns: fibers that pass others, states, and loops in odd
+ * places. */
 #include "check.h"
 
 #include "world.h"
@@ -62,7 +63,8 @@ wake_other(worker *w)
     note_value(w);
 }
 
-/* `passed` tells how many have passed others since one had its own turn. */
+/* `passed`: how many fibers have passed others since one had its regular
+ * turn. */
 static void
 wake_after(uint32_t passed, const char *order)
 {
@@ -89,8 +91,8 @@ fiber_woken_next_passes_others_if_it_may(void)
     wake_after(PF_MAY_PASS, "wbs");
 }
 
-/* The hub in the queue marks the end of a pass: who comes behind it is first
- * as well. */
+/* The hub in the queue marks the end of a pass, so the fiber right behind it
+ * counts as the first one, too. */
 static void
 fiber_behind_the_hub_is_preferred_already(void)
 {

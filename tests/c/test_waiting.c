@@ -1,11 +1,11 @@
-/* What a scheduler asks of its host and of its poller when it waits. */
+/* Tests what a scheduler asks of its host and of its poller when it waits. */
 #include "check.h"
 
 #include <errno.h>
 
 #include "world.h"
 
-/* A poller that writes down what it is asked. */
+/* A fake poller that records how it is called. */
 static struct {
     pf_poller base; /* first */
     int waits;
@@ -13,11 +13,11 @@ static struct {
     int64_t timeout; /* of the last wait */
     int answer;
     bool after_fork;
-    pf_message *message; /* comes during a wait */
+    pf_message *message; /* to be posted during the next wait */
 } bed;
 
 static world the_world;
-static char told[64]; /* what the host and the poller were told, in order */
+static char told[64]; /* a letter for each call of host and poller, in order */
 static int counted;
 
 static void
@@ -124,7 +124,7 @@ host_is_told_around_the_wait(void)
     CHECK_EQUAL(s->waits, 1);
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), 0);
     CHECK_EQUAL(s->waits, 2);
-    CHECK_EQUAL(pf_scheduler_wait(s, 0), 0); /* over: only a look */
+    CHECK_EQUAL(pf_scheduler_wait(s, 0), 0); /* is past: looks only */
     CHECK(strcmp(told, "bwebwew") == 0);
     world_close(&the_world);
 }
@@ -137,7 +137,7 @@ failing_poller_ends_the_wait_and_the_run(void)
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), -EBADF);
     CHECK_EQUAL(pf_scheduler_block(s, PF_NEVER), -EBADF);
     pf_scheduler_hold(s);
-    pf_scheduler_run(s); /* would wait for ever, but for the failure */
+    pf_scheduler_run(s); /* would wait for ever without the failure */
     CHECK_EQUAL(bed.waits, 3);
     world_close(&the_world);
 }
@@ -152,7 +152,7 @@ wait_lasts_until_what_comes_first(void)
     CHECK_EQUAL(bed.timeout, PF_NEVER);
     pf_scheduler_wait(s, 1700);
     CHECK_EQUAL(bed.timeout, 700);
-    pf_scheduler_wait(s, 900); /* over already: a look */
+    pf_scheduler_wait(s, 900); /* is past: looks only */
     CHECK_EQUAL(bed.timeout, 0);
     CHECK_EQUAL(pf_timers_add(&s->timers, &call.timer, 1500), 0);
     pf_scheduler_wait(s, 1700);
@@ -191,7 +191,7 @@ message_during_the_wait_has_run_when_it_returns(void)
     world_close(&the_world);
 }
 
-/* Each wake-up is a system call. */
+/* A needless wake-up would cost a system call. */
 static void
 message_to_a_running_loop_wakes_nobody(void)
 {
@@ -256,7 +256,7 @@ child_of_fork_has_slept_and_been_nudged_never(void)
 {
     pf_scheduler *s = open_bed();
     pf_scheduler_hold(s);
-    pf_scheduler_release(s); /* a nudge */
+    pf_scheduler_release(s); /* sets `nudged` */
     pf_scheduler_rest(s);
     bed.answer = -EMFILE;
     CHECK_EQUAL(pf_scheduler_after_fork(s), -EMFILE);
@@ -272,7 +272,8 @@ end_at_once(worker *w)
     trace(w->world, w->value);
 }
 
-/* An idle loop looks again when stacks of the load before may go back. */
+/* The wait of an idle loop ends when stacks of an earlier load may be
+ * returned. */
 static void
 wait_ends_when_stacks_may_go_back(void)
 {

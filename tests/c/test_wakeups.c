@@ -1,11 +1,11 @@
-/* A loop that goes to sleep and a thread that wakes it, in every order in
- * which the two can take their steps.
+/* Tests a loop that goes to sleep and a thread that wakes it, in every order
+ * of their steps.
  *
- * The engine's test points (engine/base/testpoints.h) say where a step ends.  The
- * two threads take turns there as a word of bits tells, and all words are
- * tried.  The poller is the test's own: it knows when the loop sleeps and
- * nobody is left to wake it, so a lost wake-up is found at once and does not
- * hang.
+ * A step ends at a test point of the engine (engine/base/testpoints.h).  There
+ * a bit of `turns.order` decides which thread takes the next step, and the
+ * tests try all orders.  The poller is a fake, `bed`.  The fake notices when
+ * the loop sleeps and no thread is left to wake it, so a lost wake-up fails at
+ * once instead of hanging.
  */
 #include "check.h"
 
@@ -22,15 +22,15 @@ void (*pf_test_point)(void);
 static _Thread_local int side;
 
 static struct {
-    unsigned order; /* bit i: who takes step i */
+    unsigned order; /* bit i: which side takes step i */
     PF_ATOMIC(size_t) taken;
-    PF_ATOMIC(uint8_t) out[SIDES]; /* takes no steps (any more) */
+    PF_ATOMIC(uint8_t) out[SIDES]; /* the side takes no steps now */
 } turns;
 
 static struct {
     pf_poller base; /* first */
     PF_ATOMIC(uint8_t) woken;
-    bool lost; /* it slept, and nobody was left to wake it */
+    bool lost; /* the loop slept when no thread was left to wake it */
 } bed;
 
 static int
@@ -99,8 +99,8 @@ static const pf_poller_ops bed_ops = {
 typedef void (*step_fn)(world *w);
 
 typedef struct play {
-    int steps;    /* of both together; whoever needs more goes on after them */
-    int produced; /* so many of them are the producer's */
+    int steps;    /* of both, whose order varies; more may follow */
+    int produced; /* how many of them are the producer's */
     step_fn begin;
     step_fn loop;
     step_fn producer;
@@ -234,7 +234,8 @@ release_is_slept_over_in_no_order(void)
     play_in_all_orders((play){12, 3, hold, run_while_held, release, nothing});
 }
 
-/* The loop that rests has a descriptor; what this stands for is its state. */
+/* Puts the loop to rest.  bed.woken then plays the part of the descriptor that
+ * a host would watch. */
 static void
 rest(world *w)
 {

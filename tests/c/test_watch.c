@@ -1,5 +1,5 @@
-/* What happens to descriptors while a poller watches them: closed, duplicated,
- * inherited, broken, of the wrong kind, many. */
+/* Tests the default poller with descriptors that are closed, duplicated or
+ * inherited while it watches them, broken, of the wrong kind, or many. */
 #include "check.h"
 
 #include "engine/base/clock.h"
@@ -20,7 +20,7 @@
 static const unsigned modes[] = {0, PF_IO_EDGE};
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* Nothing ends it. */
+/* Checks that a wait lasts its whole time. */
 static void
 check_that_wait_lasts(void)
 {
@@ -40,10 +40,10 @@ source_open_as(source *s, int number)
     }
 }
 
-/* --------------------------------------- numbers that change their file --- */
+/* -------------------------------------- numbers that change their file --- */
 
-/* A duplicate keeps the pipe open: to epoll it is still registered, and nobody
- * can change that. */
+/* A duplicate keeps the pipe open, so epoll still has the registration, and no
+ * call can remove it. */
 static void
 number_that_was_closed_tells_nobody_although_its_duplicate_lives(void)
 {
@@ -81,7 +81,7 @@ number_that_was_closed_tells_nobody_although_its_duplicate_lives(void)
     }
 }
 
-/* The same, and nobody took it out: it is the owner who is told. */
+/* The number is removed only after it was closed. */
 static void
 number_that_was_closed_while_watched_is_taken_out_all_the_same(void)
 {
@@ -106,7 +106,8 @@ number_that_was_closed_while_watched_is_taken_out_all_the_same(void)
     close_poller();
 }
 
-/* To epoll it has been there all the time (EEXIST), and its edge is over. */
+/* epoll has had the number all the time (EEXIST), and has reported its
+ * edge. */
 static void
 number_that_comes_back_with_its_file_is_armed_anew(void)
 {
@@ -133,7 +134,7 @@ number_that_comes_back_with_its_file_is_armed_anew(void)
         CHECK(!third.registration.added);
         CHECK_EQUAL(take_out(&new), 0);
         CHECK_EQUAL(add(&third, number, PF_IO_READ | modes[i]), 0);
-        CHECK_EQUAL(look(), 1); /* handed over, not closed */
+        CHECK_EQUAL(look(), 1); /* the number stayed open all the time */
         CHECK_EQUAL(third.told, 1);
         source_close(&s);
         close(copy);
@@ -141,7 +142,7 @@ number_that_comes_back_with_its_file_is_armed_anew(void)
     }
 }
 
-/* It is given away while it is told. */
+/* The number gets another registration while its event is reported. */
 static listener heir;
 
 static void
@@ -175,7 +176,7 @@ number_that_is_handed_over_while_it_is_told_is_told_to_the_heir_next(void)
     }
 }
 
-/* A level that is told and cannot be armed again. */
+/* A level-triggered number that cannot be armed again after its event. */
 static source closing;
 
 static void
@@ -199,7 +200,7 @@ number_that_is_closed_while_it_is_told_is_an_error_next(void)
     source_set(&closing);
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(l.events, PF_IO_READ);
-    if (is_kind("kqueue")) { /* which forgets it silently */
+    if (is_kind("kqueue")) { /* which forgets a closed number silently */
         modify_closed(&l, PF_IO_READ);
     }
     for (int i = 2; i < 5; i++) {
@@ -213,7 +214,7 @@ number_that_is_closed_while_it_is_told_is_an_error_next(void)
     close_poller();
 }
 
-/* Nobody took it out, and it is another file's now. */
+/* The number was closed without removing it, and is another file's now. */
 static void
 number_that_is_another_files_by_now_is_noticed_by_modify(void)
 {
@@ -265,8 +266,9 @@ was_told(int i, int times, unsigned events)
     return fine;
 }
 
-/* Numbers that were closed before the poller could add them again are told as
- * errors; what it does there reaches nobody else. */
+/* Numbers that were closed before the poller could add them again are reported
+ * as errors.  What the child does with its poller does not reach the
+ * parent. */
 static int
 live_in_the_child(void)
 {
@@ -320,7 +322,7 @@ numbers_that_are_closed_in_the_child_of_a_fork_are_told_as_errors(void)
     waitpid(pid, &status, 0);
     CHECK(WIFEXITED(status));
     CHECK_EQUAL(WEXITSTATUS(status), 3);
-    CHECK_EQUAL(look(), 1); /* wrote the child, and woke only itself */
+    CHECK_EQUAL(look(), 1); /* the child wrote; its wake() woke only itself */
     CHECK_EQUAL(heirs[KEPT].told, 1);
     for (int i = 0; i < INHERITED; i++) {
         source_set(&inherited[i]);
@@ -333,9 +335,9 @@ numbers_that_are_closed_in_the_child_of_a_fork_are_told_as_errors(void)
     close_poller();
 }
 
-/* ------------------------------------------------- what sockets tell --- */
+/* --------------------------------------------------- events of sockets --- */
 
-/* Sets both, connected by loopback; blocking. */
+/* Sets `ends` to two blocking sockets that are connected by loopback. */
 static void
 connect_pair(int ends[2])
 {
@@ -353,7 +355,7 @@ connect_pair(int ends[2])
     close(listening);
 }
 
-/* TCP's other end takes a moment. */
+/* Waits a moment if necessary, which TCP takes to reach the other end. */
 static unsigned
 events_soon(listener *l)
 {
@@ -411,7 +413,7 @@ connection_that_was_shut_both_ways_is_told_to_both(void)
     close_poller();
 }
 
-/* Whichever was asked for. */
+/* A reset is reported whatever the interest is. */
 static void
 connection_that_was_reset_is_an_error(void)
 {
@@ -447,7 +449,7 @@ connect_that_was_refused_is_an_error(void)
     if (is_emulated()) {
         SKIP("it clears the error");
     }
-    int taken = socket(AF_INET, SOCK_STREAM, 0); /* and nobody listens */
+    int taken = socket(AF_INET, SOCK_STREAM, 0); /* does not listen */
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     open_poller();
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -497,7 +499,7 @@ data_out_of_band_is_told_to_whoever_asks(void)
 
 /* ------------------------------------------- what cannot be watched --- */
 
-/* poll(2) and kqueue say that they are ready. */
+/* poll(2) and kqueue report such files as ready. */
 static void
 files_that_epoll_cannot_watch_are_refused_by_it(void)
 {
@@ -517,7 +519,7 @@ files_that_epoll_cannot_watch_are_refused_by_it(void)
         CHECK_EQUAL(take_out(&l), rc == 0 ? 0 : -ENOENT);
         close(fd);
         source_open_as(&s, fd);
-        CHECK_EQUAL(add(&l, fd, PF_IO_READ), 0); /* nothing is in its place */
+        CHECK_EQUAL(add(&l, fd, PF_IO_READ), 0); /* the place is free again */
         source_close(&s);
         close_poller();
     }
@@ -537,7 +539,7 @@ numbers_that_cannot_be_open_are_refused(void)
     close_poller();
 }
 
-/* Who waits for a number that somebody closed may have got the poller's own. */
+/* A number that was closed may have become one of the poller's own. */
 static void
 own_descriptors_of_a_poller_are_refused(void)
 {
@@ -578,13 +580,13 @@ mute_registration_is_told_nothing_and_ends_no_wait(void)
     check_that_wait_lasts();
     CHECK_EQUAL(l.told, 1);
     close((int)s.end);
-    modify_closed(&l, 0); /* of no interest, either */
+    modify_closed(&l, 0); /* an error of no interest */
     check_that_wait_lasts();
     CHECK_EQUAL(take_out(&l), 0);
     close_poller();
 }
 
-/* Found by a wait, changed before it is told. */
+/* A wait has found the event, and modify() comes before its delivery. */
 static void
 event_of_an_interest_that_was_changed_meanwhile_is_not_told(void)
 {
@@ -622,7 +624,8 @@ crowd(void)
     return most < (rlim_t)wanted ? (int)most : wanted;
 }
 
-/* All the same pipe, so all are ready at once: more than one wait finds. */
+/* All numbers are the same pipe, so all are ready at once: more than one wait
+ * finds. */
 static void
 ten_thousand_registrations_are_each_told_once(void)
 {
@@ -661,7 +664,8 @@ ten_thousand_registrations_are_each_told_once(void)
     free(all);
 }
 
-/* More are lost than one wait can tell, and others are not forgotten. */
+/* More numbers are lost than one wait can report, and the wait finds other
+ * events as well. */
 static void
 ten_thousand_that_were_closed_are_told_so(void)
 {

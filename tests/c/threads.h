@@ -1,4 +1,4 @@
-/* Threads for the tests: start and join, on POSIX and Windows. */
+/* Starts and joins threads for the tests, on POSIX and Windows. */
 #ifndef PF_TEST_THREADS_H
 #define PF_TEST_THREADS_H
 

@@ -64,7 +64,7 @@ const pf_task_ops worker_ops = {
     .posted = posted,
 };
 
-/* ------------------------------------------------- without a stack --- */
+/* -------------------------------------------- tasks without a stack --- */
 
 static pf_fiber *
 take_turn(pf_scheduler *s, pf_task *task)

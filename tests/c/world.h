@@ -1,4 +1,4 @@
-/* A thread with a scheduler, and fibers that run a function. */
+/* A thread with a scheduler, for tests, and fibers that run a function. */
 #ifndef PF_TEST_WORLD_H
 #define PF_TEST_WORLD_H
 
@@ -8,17 +8,17 @@ typedef struct world world;
 typedef struct worker worker;
 typedef void (*work_fn)(worker *w);
 
-/* A fiber of the tests.  Freed when it is reaped unless `keep` is set. */
+/* A test's fiber, freed when it is reaped unless `keep` is set. */
 struct worker {
     union {
         pf_fiber fiber;
-        pf_task task; /* its first part */
+        pf_task task; /* the first part of the fiber */
     };
     world *world;
     work_fn work;
     long value;
     worker *other;
-    pf_fiber *then; /* who runs after it; NULL: whoever is next */
+    pf_fiber *then; /* runs after this worker; NULL: the next one in order */
     bool keep;
 };
 
@@ -27,8 +27,8 @@ struct world {
     pf_scheduler scheduler;
     int reaped;
     int switches;
-    unsigned posted; /* bits that arrived */
-    int posts;       /* times some did */
+    unsigned posted; /* all bits that arrived */
+    int posts;       /* how often bits arrived */
     long trace[4096];
     int traced;
     int64_t time; /* what the fake clock shows */
@@ -40,15 +40,15 @@ bool world_open(world *w);
 void world_close(world *w);
 void world_use_fake_clock(world *w);
 
-/* A prepared fiber; NULL: no memory. */
+/* Returns a prepared fiber, or NULL without memory. */
 worker *world_worker(world *w, work_fn work, long value);
-/* ... in the ready queue. */
+/* The same; the fiber is in the ready queue. */
 worker *world_spawn(world *w, work_fn work, long value);
-/* ... whose stack comes with its first run. */
+/* The same; the fiber gets its stack when it first runs. */
 worker *world_spawn_lazily(world *w, work_fn work, long value);
 
-/* A task that never has a stack: `work` is done in its turn, by whoever looks
- * for the next one to run. */
+/* A task that never has a stack.  In its turn, pf_scheduler_next does its
+ * `work` on the caller's stack. */
 typedef struct errand errand;
 struct errand {
     pf_task task;
@@ -56,9 +56,9 @@ struct errand {
     void (*work)(errand *e);
     long value;
     const char *reads; /* what its turn will read */
-    pf_fiber *then;    /* who runs in its turn; NULL: whoever is next */
+    pf_fiber *then;    /* runs in its turn; NULL: the next one in order */
     int turns;
-    unsigned posted; /* bits that arrived */
+    unsigned posted; /* all bits that arrived */
 };
 void errand_init(errand *e, world *w, void (*work)(errand *e), long value);
 

@@ -290,7 +290,7 @@ def test_fiber_that_waits_for_something_odd_does_not_spoil_the_answer() -> None:
     waits = [groups(found)[f"waiter {number}"]["wait"] for number in range(2)]
     assert waits[0] is not None
     assert waits[0].startswith("waits for <tests.")
-    assert waits[1] == "waits for something that cannot be told: AttributeError"
+    assert waits[1] == "waits for something that cannot be described: AttributeError"
 
 
 def test_fiber_that_cannot_be_told_of_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_fiber_that_cannot_be_told_of_is_counted(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(_engine, "_places", refuse)
     found = apart(main)
-    assert "  3 fibers, '?': parked cannot be told of: MemoryError, and so on\n" in text.page(
+    assert "  3 fibers, '?': parked cannot be described: MemoryError, and so on\n" in text.page(
         found, os.getpid()
     )
 

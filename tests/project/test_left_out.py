@@ -1,4 +1,4 @@
-"""docs/io.md names each of CPython's own tests that is not run."""
+"""docs/sockets.md names each of CPython's own tests that is not run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "io.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sockets.md"
 
 pytestmark = pytest.mark.skipif(not DOCUMENT.exists(), reason="needs the source tree")
 

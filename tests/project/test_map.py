@@ -14,9 +14,18 @@ PATH = re.compile(r"`((?:csrc|pyfiber|tests|bench|docs|examples|\.ci)/[\w./-]*)`
 pytestmark = pytest.mark.skipif(not (ROOT / "csrc").exists(), reason="needs the source tree")
 
 
-@pytest.mark.parametrize(
-    "document", ["CONTRIBUTING.md", "docs/design.md", "docs/developing.md", "tests/README.md"]
-)
+DOCUMENTS = [
+    "CONTRIBUTING.md",
+    "docs/design.md",
+    "docs/design_interpreter.md",
+    "docs/design_state.md",
+    "docs/developing.md",
+    "docs/source_map.md",
+    "tests/README.md",
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_map_names_files_that_are_there(document: str) -> None:
     named = set(PATH.findall((ROOT / document).read_text(encoding="utf-8")))
     planned = {"csrc/python/sync/gate.c"}  # the example of a new primitive

@@ -1,4 +1,4 @@
-"""docs/origins.md: each operation has an example that uses it and tests that exist."""
+"""docs/origins*.md: each operation has an example that uses it and tests that exist."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-ORIGINS = TESTS.parent / "docs" / "origins.md"
-COLUMNS = ["there", "here", "example", "test", "improved"]
+DOCS = TESTS.parent / "docs"
+PAGES = [DOCS / "origins.md", DOCS / "origins_fibers.md"]
+COLUMNS = ["original", "pyfiber", "example", "test", "difference"]
 
-pytestmark = pytest.mark.skipif(not ORIGINS.exists(), reason="needs the source tree")
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="needs the source tree")
+
+
+def text() -> str:
+    """Both pages."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.exists())
 
 
 def rows() -> list[dict[str, str]]:
-    lines = ORIGINS.read_text(encoding="utf-8").splitlines() if ORIGINS.exists() else []
+    lines = text().splitlines()
     cells = [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in lines
         if line.startswith("| ")
     ]
     assert all(len(row) == len(COLUMNS) for row in cells)
-    return [dict(zip(COLUMNS, row, strict=True)) for row in cells if row[0] != "there"]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in cells if row[0] != "original"]
 
 
 ROWS = rows()
@@ -37,7 +43,7 @@ def functions(path: Path) -> set[str]:
 
 def test_every_document_has_its_rows() -> None:
     assert len(ROWS) >= 118
-    headings = re.findall(r"^## (.*?)\.", ORIGINS.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^## (.*?)\.", text(), re.MULTILINE)
     assert headings == ["1", "2", "3 and 5", "4"]
 
 
@@ -45,17 +51,17 @@ def test_no_cell_is_empty() -> None:
     assert [row for row in ROWS if not all(row.values())] == []
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["there"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["original"])
 def test_examples_use_what_they_are_named_for(row: dict[str, str]) -> None:
     examples = re.findall(r"\]\(([^)]+)\): ([^<]+)", row["example"])
     assert examples
     for path, names in examples:
-        text = (ORIGINS.parent / path).read_text(encoding="utf-8")
+        example = (DOCS / path).read_text(encoding="utf-8")
         for name in re.findall(r"`([^`]+)`", names):
-            assert re.search(rf"\b{name}\b", text), f"{path} has no {name}"
+            assert re.search(rf"\b{name}\b", example), f"{path} has no {name}"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["there"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["original"])
 def test_tests_named_exist(row: dict[str, str]) -> None:
     named = re.findall(r"`(test_\w+\.py)::(\w+)`", row["test"])
     assert named

@@ -649,7 +649,7 @@ def test_shutdown_lets_all_go_wherever_a_trace_function_raises(kind, immediate):
 
 
 def test_step_of_a_hooked_queue_without_its_arguments_is_refused():
-    with pytest.raises(TypeError, match="takes a queue and an item"):
+    with pytest.raises(TypeError, match="takes a HookedQueue and an item"):
         _engine._hooked_put()
 
 

@@ -243,7 +243,7 @@ def median(strategy: Any, race: Callable[[bool], None], seeds: int) -> str:
 
 
 def main() -> None:
-    """Print the table of docs/testing.md."""
+    """Print the table of docs/exploring.md."""
     print("| race | " + " | ".join(STRATEGIES) + " |")
     print("|---|" + "---:|" * len(STRATEGIES))
     for name, race in GALLERY.items():

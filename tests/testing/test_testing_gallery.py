@@ -51,7 +51,7 @@ def test_fixed_race_survives_10000_schedules(race: Any, strategy: Any) -> None:
 
 @pytest.mark.slow
 def test_table_in_the_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    docs = Path(__file__).parents[2] / "docs" / "testing.md"
+    docs = Path(__file__).parents[2] / "docs" / "exploring.md"
     if not docs.exists():
         pytest.skip("the source tree is not there")
     gallery.main()

@@ -56,7 +56,7 @@ is_asleep(const pf_thread *thread, const pf_fiber *fiber)
 }
 
 /* Packs the slot's occupant if that is asleep.  Leaves out fibers with foreign
- * code on their stacks (`lends`), which might not expect the move.  True: the
+ * code on their stacks (`called_back`), which might not expect the move.  True: the
  * slot is vacant now. */
 static bool
 clear_if_asleep(pf_thread *thread, pf_pack_store *store, const pf_stack *stack)
@@ -70,7 +70,7 @@ clear_if_asleep(pf_thread *thread, pf_pack_store *store, const pf_stack *stack)
     }
     pf_packing packing = {0};
     thread->packer->host->look(thread, fiber, &packing);
-    return !packing.pinned && !packing.lends &&
+    return !packing.pinned && !packing.called_back &&
            pf_packer_pack(thread->packer, store, fiber, &packing);
 }
 
@@ -201,7 +201,7 @@ share(pf_stack_pool *pool, void *owner, bool must)
 static void
 apply_limit(pf_pack_store *store)
 {
-    pf_stack_pool_lend(store->pool, store->slots, share);
+    pf_stack_pool_share_from(store->pool, store->slots, share);
 }
 
 /* ------------------------------------------------------------ an idle thread
@@ -375,7 +375,7 @@ pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
     pf_pack_store *store =
         thread->packer == NULL ? NULL : store_of(thread->packer, pool);
     if (store != NULL) {
-        pf_stack_pool_lend(pool, 0, NULL);
+        pf_stack_pool_share_from(pool, 0, NULL);
         store->pool = NULL;
     }
 }
@@ -399,7 +399,7 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
     }
     thread->packer->slots = slots;
     for (unsigned i = 0; i < thread->pool_count; i++) {
-        pf_stack_pool_lend(thread->pools[i], 0, NULL);
+        pf_stack_pool_share_from(thread->pools[i], 0, NULL);
         pf_pack_add_pool(thread, thread->pools[i]);
     }
     return 0;

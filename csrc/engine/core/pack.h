@@ -34,9 +34,10 @@ pf_pack_is_packed(const pf_fiber *fiber)
 typedef struct pf_packing {
     char *room_end; /* end of the room's bytes in use; a multiple of 8 */
     bool exposed;   /* pointers lead to its frames: it needs a whole image */
-    bool lends;     /* foreign code may have passed addresses of its variables
+    bool
+        called_back; /* foreign code may have passed addresses of its variables
                        on: pack the fiber only if its slot is needed */
-    bool pinned;    /* the fiber must not be packed now */
+    bool pinned;     /* the fiber must not be packed now */
 } pf_packing;
 
 /* The host's functions.  One constant table serves all threads. */

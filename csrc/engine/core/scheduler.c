@@ -409,12 +409,12 @@ pf_scheduler_rest(pf_scheduler *s)
     pf_store(&s->sleeping, 1);
     PF_TEST_POINT();
     if (pf_load(&s->inbox.head) != NULL || s->ready.head != NULL) {
-        pf_scheduler_tell(s);
+        pf_scheduler_notify(s);
     }
 }
 
 void
-pf_scheduler_tell(pf_scheduler *s)
+pf_scheduler_notify(pf_scheduler *s)
 {
     if (pf_take(&s->sleeping)) {
         s->poller->ops->wake(s->poller);
@@ -422,7 +422,7 @@ pf_scheduler_tell(pf_scheduler *s)
 }
 
 void
-pf_scheduler_stir(pf_scheduler *s)
+pf_scheduler_unrest(pf_scheduler *s)
 {
     pf_store(&s->sleeping, 0);
 }

@@ -258,13 +258,13 @@ int pf_scheduler_block(pf_scheduler *s, int64_t timeout);
  * poller's descriptor.  pf_scheduler_rest begins a time in which this thread
  * does not wait here, and pf_scheduler_resume ends it.  In between the first
  * message, or one that came before, makes the descriptor readable.  The owner
- * thread makes the descriptor readable by pf_scheduler_tell, unless it is
- * already.  If the owner resumes soon in any case, it calls pf_scheduler_stir:
- * from then on neither a message nor pf_scheduler_tell makes that system call.
+ * thread makes the descriptor readable by pf_scheduler_notify, unless it is
+ * already.  If the owner resumes soon in any case, it calls pf_scheduler_unrest:
+ * from then on neither a message nor pf_scheduler_notify makes that system call.
  */
 void pf_scheduler_rest(pf_scheduler *s);
-void pf_scheduler_tell(pf_scheduler *s);
-void pf_scheduler_stir(pf_scheduler *s);
+void pf_scheduler_notify(pf_scheduler *s);
+void pf_scheduler_unrest(pf_scheduler *s);
 void pf_scheduler_resume(pf_scheduler *s);
 
 /* Runs the messages that have come, and accepts none from now on.  For hosts

@@ -1,4 +1,4 @@
-/* Descriptors, and who waits for them: see descriptor.h. */
+/* Records which fibers wait for which descriptor: see descriptor.h. */
 #include "engine/io/descriptor.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #define BOTH (PF_IO_READ | PF_IO_WRITE)
 #define OWNED_INTEREST (BOTH | PF_IO_URGENT | PF_IO_EDGE)
 #define FIRST_SIZE 64
-/* Higher numbers than any system gives: a table by number has its limit.
- * (Windows gives handles out from below, too, and at most 2^24.) */
+/* Limits the table by number; no system gives out higher numbers.  (Windows,
+ * too, gives out the lowest handles first, and at most 2^24.) */
 #define MOST_NUMBERS ((size_t)1 << 26)
 
 uint64_t
@@ -66,7 +66,7 @@ unlink_wait(pf_io_wait *wait)
     }
 }
 
-/* Of those that take turns only the first; each of the others. */
+/* Wakes the first waiter in line, and each waiter with `every`. */
 static void
 wake_line(pf_descriptor *at, struct pf_scheduler *s, pf_direction direction)
 {
@@ -124,8 +124,8 @@ unregister(pf_descriptor *at)
     }
 }
 
-/* A foreign number is watched for what is awaited, and no longer.  (To ask for
- * less cannot fail in a way that matters: too much is reported then.) */
+/* Reduces the interest in a foreign number to what waiters need.  A failure
+ * does no harm: the poller then reports too much. */
 static void
 watch_less(pf_descriptor *at)
 {
@@ -177,7 +177,7 @@ pf_descriptors_init(pf_descriptors *table, pf_poller *poller)
     *table = (pf_descriptors){.poller = poller};
 }
 
-/* Nobody waits any more.  The poller has gone, or goes. */
+/* Unregisters nothing: the poller is closed, or about to be. */
 void
 pf_descriptors_finish(pf_descriptors *table)
 {
@@ -245,7 +245,7 @@ reset(pf_descriptor *at, struct pf_scheduler *s, uint64_t owner)
     at->owner = owner;
     at->ready = BOTH;
     at->seen = 0;
-    pf_descriptor_end_waits(at, s, -EBADF); /* it is closed */
+    pf_descriptor_end_waits(at, s, -EBADF);
 }
 
 int
@@ -287,9 +287,10 @@ begin(pf_descriptor *at, pf_io_wait *wait, pf_direction direction)
     return 0;
 }
 
-/* Registered for good.  `rearms`: the poller is silent after an edge until it is
- * asked again; what is known to be ready is not asked for.  Nor is what may
- * stand between data and their end: who asks again is told of either. */
+/* Registers an owned number for good.  A poller with `rearms` must be asked
+ * again after each edge; then this leaves out what is known to be ready.
+ * Urgent data, which may lie between data and their end, are left out as well:
+ * a request made anew reports either of these anyway. */
 static int
 watch_owned(pf_descriptor *at)
 {
@@ -331,9 +332,9 @@ watch_foreign(pf_descriptor *at, pf_direction direction)
     return ask_for(at, awaited_events(at) | pf_descriptor_event(direction));
 }
 
-/* Of a number with an owner what is remembered is forgotten, and the edge armed
- * anew: if it is ready the next look of the poller says so, to the owner as
- * well. */
+/* Forgets what is remembered for an owned number and arms the edge anew: if
+ * the number is ready, the next wait of the poller reports it, for the owner
+ * as well. */
 static int
 watch_anew(pf_descriptor *at)
 {
@@ -341,8 +342,8 @@ watch_anew(pf_descriptor *at)
     return ask_for(at, OWNED_INTEREST);
 }
 
-/* A registration that the system has lost: the number was closed unseen, and
- * perhaps opened again. */
+/* Whether the system has lost the registration: the number was closed without
+ * pf_descriptor_release, and perhaps opened again. */
 static bool
 is_stale(const pf_descriptor *at, int rc)
 {
@@ -366,7 +367,7 @@ pf_descriptor_wait_foreign(pf_descriptors *table, struct pf_scheduler *s,
         rc = watch_foreign(at, direction);
     }
     if (rc == -EPERM) {
-        return 1; /* a regular file, say */
+        return 1; /* such as a regular file: always ready */
     }
     wait->every = true;
     return rc < 0 ? rc : begin(at, wait, direction);

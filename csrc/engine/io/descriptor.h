@@ -1,25 +1,26 @@
-/* Descriptors, and who waits for them.
+/* Records which fibers wait for which descriptor.  poller.h watches the
+ * descriptors.
  *
  * A scheduler has one record for each descriptor number that has been waited
  * for.  There are two kinds of numbers:
  *
- *   owned    an object of the host opened the number and will close it.  It is
- *            registered with the poller at its first wait, edge triggered, and
- *            never again; the record remembers whether an operation may
- *            succeed, so that most need no wait.
- *   foreign  somebody else closes the number, and the system gives it to
- *            somebody else again, unseen.  It is registered while somebody
- *            waits and no longer; nothing is remembered.
+ *   owned    an object of the host opened the number and will close it.  The
+ *            number is registered with the poller once, at its first wait,
+ *            edge triggered.  The record remembers whether an operation may
+ *            succeed, so that most operations need no wait.
+ *   foreign  other code closes the number, and the system may give it to
+ *            another file without this record's notice.  The number is
+ *            registered only while a fiber waits; nothing is remembered.
  *
- * One number is only ever one record, whoever asks: an object takes a number
- * over from another (TLS does), or a library waits for a number that an object
- * owns.  Owners are told apart by a number that is never used twice, so that
- * what is remembered for one is not believed by the next.
+ * A number has only one record, whichever code asks: one object may take the
+ * number over from another (TLS does), and a library may wait for a number
+ * that an object owns.  Each owner has an identifier that is never used twice,
+ * so that what the record remembers for one owner does not count for the next.
  *
- * How an owner works: try the operation; EAGAIN: pf_descriptor_blocked, then
- * wait, then try again.
+ * An owner tries the operation.  After EAGAIN it calls pf_descriptor_blocked,
+ * waits, and tries again.
  *
- * All functions are for the scheduler's own thread.
+ * Only the scheduler's own thread may call these functions.
  */
 #ifndef PF_DESCRIPTOR_H
 #define PF_DESCRIPTOR_H
@@ -40,34 +41,36 @@ typedef enum pf_direction {
     PF_DIRECTIONS,
 } pf_direction;
 
-/* What a direction is among the poller's events. */
+/* Returns the poller's event for a direction. */
 static inline unsigned
 pf_descriptor_event(pf_direction direction)
 {
     return direction == PF_READING ? PF_IO_READ : PF_IO_WRITE;
 }
 
-/* One wait; in the memory of who waits, until it has ended. */
+/* One wait.  The waiter owns its memory, which stays until the wait has
+ * ended. */
 struct pf_io_wait {
-    /* It is over.  True: the waiter will run because of that; false: it is on
-     * its way already, for another reason, and another may be told instead. */
+    /* Wakes the waiter.  Returns true if it will run because of this event;
+     * false if something else has woken it already, so that another waiter may
+     * be woken instead. */
     bool (*wake)(pf_io_wait *wait, struct pf_scheduler *s);
-    bool every; /* each event wakes it, not only the one whose turn it is */
-    /* --- the record's --- */
+    bool every; /* woken by each event, not only if it is first in line */
+    /* --- the record's fields --- */
     pf_io_wait *prev, *next;
-    pf_descriptor *at; /* NULL: not in line (any more) */
+    pf_descriptor *at; /* NULL: in no line, or in none any more */
     pf_direction direction;
-    int error; /* 0, or -EBADF: it was closed meanwhile */
+    int error; /* 0, or -EBADF: the number was closed meanwhile */
 };
 
 struct pf_descriptor {
-    pf_registration registration; /* first */
-    pf_descriptors *table;        /* NULL: no number, events come by hand */
+    pf_registration registration; /* first, so one can be cast to the other */
+    pf_descriptors *table;        /* NULL: see pf_descriptor_init */
     intptr_t number;
     uint64_t owner; /* 0: foreign */
     /* PF_IO_READ, PF_IO_WRITE: an operation may succeed. */
     uint8_t ready;
-    /* PF_IO_END, _ERROR and _URGENT, once they have been seen. */
+    /* PF_IO_END, _ERROR and _URGENT, if they were reported so far. */
     uint8_t seen;
     pf_io_wait *waiting[PF_DIRECTIONS]; /* first come, first served; the
                                            head's prev is the tail */
@@ -77,7 +80,7 @@ struct pf_descriptors {
     pf_poller *poller;
     pf_descriptor **records; /* by number */
     size_t size;
-    /* For the host: operations since that many switches. */
+    /* The host's: how many operations there were since switch `counted_at`. */
     uint64_t counted_at;
     uint32_t operations;
 };
@@ -89,18 +92,20 @@ struct pf_descriptors {
 #define PF_NUMBER_STEP 1
 #endif
 
-/* A number for a new owner, never used before; any thread. */
+/* Returns an identifier for a new owner.  Any thread may call this. */
 uint64_t pf_descriptor_new_owner(void);
 
-/* For the scheduler. */
+/* The scheduler calls these two.  At `finish` no fiber waits any more. */
 void pf_descriptors_init(pf_descriptors *table, pf_poller *poller);
 void pf_descriptors_finish(pf_descriptors *table);
 
-/* The record of an owned number: 0; -EBADF: no such number; -ENOMEM.  If it had
- * another owner, everything that waits for that gets -EBADF. */
+/* Sets *at to the record of `number`, which becomes `owner`'s.  If it had
+ * another owner, all waits for that one end with -EBADF.  Returns 0; -EBADF:
+ * numbers cannot be so large, or below 0; -ENOMEM. */
 int pf_descriptor_claim(pf_descriptors *table, struct pf_scheduler *s,
                         intptr_t number, uint64_t owner, pf_descriptor **at);
 
+/* The same, faster if `owner` has the number already. */
 static inline int
 pf_descriptor_of(pf_descriptors *table, struct pf_scheduler *s,
                  intptr_t number, uint64_t owner, pf_descriptor **at)
@@ -114,57 +119,59 @@ pf_descriptor_of(pf_descriptors *table, struct pf_scheduler *s,
     return pf_descriptor_claim(table, s, number, owner, at);
 }
 
-/* The record of a number, if there is one. */
+/* Returns the record of a number, or NULL if there is none. */
 pf_descriptor *pf_descriptor_known(const pf_descriptors *table,
                                    intptr_t number);
 
-/* Its owner is about to close the number, or has handed it on: whoever waits
- * gets -EBADF.  The poller is always told, although systems forget a number by
- * themselves when it is closed: its file may live on under another number, in
- * another process as well, and would be watched for ever. */
+/* The owner calls this before it closes the number, or when it has handed the
+ * number on: all waits end with -EBADF.  Always unregisters the number,
+ * although systems forget a number that is closed: its file may live on under
+ * another number, in another process as well, and would be watched for
+ * ever. */
 void pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
                            intptr_t number, uint64_t owner);
 
-/* A record that is in no table: what owns it reports its events.  For
- * connections that are not the system's. */
+/* Initializes a record that is in no table.  The owner reports the events by
+ * pf_descriptor_report.  For connections that are not the system's. */
 void pf_descriptor_init(pf_descriptor *at);
 void pf_descriptor_report(pf_descriptor *at, struct pf_scheduler *s,
                           unsigned events);
-/* All that wait there run again; `error`: 0, they try anew, or -EBADF. */
+/* Ends all waits.  `error`: 0, so that the waiters try again, or -EBADF. */
 void pf_descriptor_end_waits(pf_descriptor *at, struct pf_scheduler *s,
                              int error);
 
-/* An operation in that direction would have blocked. */
+/* Records that an operation in that direction would have blocked. */
 static inline void
 pf_descriptor_blocked(pf_descriptor *at, pf_direction direction)
 {
     at->ready &= (uint8_t)~pf_descriptor_event(direction);
 }
 
+/* Whether an operation in that direction may succeed. */
 static inline bool
 pf_descriptor_may(const pf_descriptor *at, pf_direction direction)
 {
     return (at->ready & pf_descriptor_event(direction)) != 0;
 }
 
-/* Stand in line, or with `wait->every` beside it.  0: the wait's `wake` will be
- * called, and may have been by the time that an operation blocks again; 1: no
- * need, try now; -errno. */
+/* Puts the wait in line, or beside the line with `wait->every`.  Returns 0:
+ * `wake` will be called, after which an operation may block nevertheless; 1:
+ * no need to wait, try now; or -errno. */
 int pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait,
                        pf_direction direction);
 
-/* The same for a foreign number, whoever owns it, and a real readiness: never
- * what is remembered.  Numbers of a kind that cannot be watched are always
- * ready. */
+/* The same for a number that the caller does not own, though an object may.
+ * Waits for what the poller reports, never for what a record remembers.
+ * Returns 1 for numbers of a kind that cannot be watched. */
 int pf_descriptor_wait_foreign(pf_descriptors *table, struct pf_scheduler *s,
                                intptr_t number, pf_io_wait *wait,
                                pf_direction direction);
 
-/* The waiter runs again, for whatever reason.  To be called always. */
+/* The waiter must call this when it runs again, for whatever reason. */
 void pf_io_wait_end(pf_io_wait *wait);
 
-/* Who had its turn is done, perhaps without having used it up: the next in
- * line may try. */
+/* Wakes the next in line if an operation may still succeed.  A waiter that was
+ * woken calls this after its operation, which may have left something. */
 void pf_descriptor_pass_on(pf_descriptor *at, struct pf_scheduler *s,
                            pf_direction direction);
 

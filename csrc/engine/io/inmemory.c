@@ -29,8 +29,8 @@ pf_end_keep(pf_end *end)
     end->references++;
 }
 
-/* Nobody waits there.  The last reference may go on another thread, so a peer
- * is not woken: who wants it to be told closes the end first. */
+/* Does not wake the peer's waiters, because the last reference may be dropped
+ * on another thread.  To wake them, close the end first. */
 void
 pf_end_drop(pf_end *end)
 {
@@ -61,7 +61,7 @@ pf_end_join(pf_end *one, pf_end *other)
     report(other, PF_IO_WRITE);
 }
 
-/* ------------------------------------------------------------- the ring --- */
+/* ------------------------------------------------------------ the ring --- */
 
 static bool
 has_room_for(pf_end *end, size_t more)
@@ -77,7 +77,7 @@ has_room_for(pf_end *end, size_t more)
     if (bytes == NULL) {
         return false;
     }
-    size_t first = end->size - end->start; /* before the ring turns round */
+    size_t first = end->size - end->start; /* up to the end of the array */
     if (first >= end->used) {
         first = end->used;
     }
@@ -121,7 +121,7 @@ take(pf_end *end, size_t size)
     }
 }
 
-/* --------------------------------------------------------------- moving --- */
+/* -------------------------------------------------------------- moving --- */
 
 int
 pf_end_take_error(pf_end *end)
@@ -156,7 +156,7 @@ pf_end_recv(pf_end *end, void *buffer, size_t size, bool peek)
                            : -EAGAIN;
 }
 
-/* Why nothing can be sent, or 0. */
+/* Returns the -errno with which a send fails, or 0.  Takes a pending error. */
 static int
 refusal(pf_end *end)
 {
@@ -169,8 +169,8 @@ refusal(pf_end *end)
     return end->mute ? -EPIPE : 0;
 }
 
-/* TCP: there is no connection any more.  What the peer does later is no
- * news here: to hear of its close would hide the error. */
+/* For TCP: the connection is reset.  Forgets the peer, because its later close
+ * would hide the error. */
 static void
 be_reset(pf_end *end)
 {
@@ -189,7 +189,7 @@ pf_end_send(pf_end *end, const void *data, size_t size)
         return rc;
     }
     if (peer == NULL || (end->tcp && peer->deaf && peer->mute)) {
-        be_reset(end); /* TCP: it goes; the answer is that nobody is there */
+        be_reset(end); /* as if the bytes went and the answer was a reset */
         if (peer != NULL) {
             be_reset(peer);
         }
@@ -208,7 +208,7 @@ pf_end_send(pf_end *end, const void *data, size_t size)
     return (int64_t)size;
 }
 
-/* ------------------------------------------------------------ their end --- */
+/* ------------------------------------------------------------- closing --- */
 
 int
 pf_end_shutdown(pf_end *end, bool reading, bool writing)
@@ -271,7 +271,7 @@ pf_end_close(pf_end *end, bool reset)
     }
 }
 
-/* -------------------------------------------------- before they are one --- */
+/* ---------------------------------------------------------- connecting --- */
 
 void
 pf_end_offer(pf_end *end, bool any)

@@ -1,23 +1,24 @@
-/* Connections in memory: what stands behind a socket of a network that a test
- * has put under the program.
+/* Connections in memory, for sockets of the simulated network that a test may
+ * put under a program.
  *
- * A connection has two ends.  An end holds what has come and was not read yet,
- * and says what its own half of the connection may still do.  Who listens, and
- * who connects to whom, is the host's to know; an end of a socket that listens
- * only has a place to wait at.
+ * A connection has two ends.  An end holds the bytes that have arrived and
+ * were not read yet, and records what its half of the connection may still do.
+ * The host knows which sockets listen and which connect to which; the end of a
+ * listening socket is only a place to wait at.
  *
- * An end does what sockets of Linux do, told apart by `tcp`: the other kind is
- * Unix stream sockets.  They differ where one side is closed or shut down:
+ * An end behaves like a socket of Linux: a TCP socket if `tcp`, else a Unix
+ * stream socket.  The two differ where one side is closed or shut down:
  *
- *   - what is sent to a closed end: of TCP it goes once, since the answer that
- *     tells of the end comes later; a Unix socket refuses it at once;
- *   - shutdown for reading: a Unix socket tells the sender; TCP does not, but
- *     resets the connection when more comes and both directions were shut;
- *   - a reset: in TCP a reader does not hear of it who has been told of the end
- *     before.
+ *   - sending to a closed end: TCP accepts the first bytes, since the answer
+ *     that nobody is there comes later; a Unix socket refuses them at once;
+ *   - shutdown for reading: a Unix socket makes the peer's next send fail; TCP
+ *     does not, but resets the connection when bytes arrive after both
+ *     directions were shut down;
+ *   - a reset: a TCP reader whose peer had ended before reads the end instead
+ *     of the error.
  *
- * All functions are for the thread of the scheduler, but for those that count
- * references, whose lock is the host's.
+ * Only the scheduler's own thread may call these functions, except pf_end_keep
+ * and pf_end_drop: the host's lock protects the count of references.
  */
 #ifndef PF_INMEMORY_H
 #define PF_INMEMORY_H
@@ -26,57 +27,65 @@
 
 typedef struct pf_end {
     pf_descriptor at;       /* first; where fibers wait for it */
-    struct pf_scheduler *s; /* theirs */
-    struct pf_end *peer;    /* NULL: not connected, or that is closed */
+    struct pf_scheduler *s; /* of the fibers that wait */
+    struct pf_end *peer;    /* NULL: not connected, or the peer is closed */
     size_t references;
-    /* What has come: a ring that grows up to `room` bytes. */
+    /* The bytes that have arrived: a ring of `size`, which grows up to
+     * `room`. */
     char *bytes;
     size_t size, start, used, room;
-    int error; /* to be told once; 0: none */
+    int error; /* what the next operation fails with, once; 0: none */
     bool tcp : 1;
-    bool connected : 1; /* it has been, at least */
-    bool ended : 1;     /* the peer has said that it sends no more */
-    bool lost : 1;      /* TCP: reset */
+    bool connected : 1; /* now or before */
+    bool ended : 1;     /* the peer sends no more, and has let this end know */
+    bool lost : 1;      /* reset (TCP), or the peer was freed unclosed */
     bool deaf : 1;      /* shut down for reading */
-    bool mute : 1;      /* it sends no more */
-    bool offers : 1;    /* somebody is to be accepted here */
+    bool mute : 1;      /* this end sends no more */
+    bool offers : 1;    /* a connection waits to be accepted here */
     bool closed : 1;
 } pf_end;
 
-/* One reference; NULL without memory. */
+/* Returns an end with one reference, or NULL without memory.  `room`: how many
+ * bytes may wait to be read. */
 pf_end *pf_end_new(struct pf_scheduler *s, bool tcp, size_t room);
+/* Adds a reference. */
 void pf_end_keep(pf_end *end);
+/* Removes a reference; the last one frees the end, at which no fiber waits. */
 void pf_end_drop(pf_end *end);
 
-/* Neither has been connected. */
+/* Connects two ends that have never been connected. */
 void pf_end_join(pf_end *one, pf_end *other);
 
-/* A number of bytes or -errno.  `peek`: they stay. */
+/* Both return a number of bytes or -errno; -EAGAIN: the call would block.
+ * `peek`: the bytes are not removed. */
 int64_t pf_end_recv(pf_end *end, void *buffer, size_t size, bool peek);
 int64_t pf_end_send(pf_end *end, const void *data, size_t size);
 
-/* 0 or -errno. */
+/* Returns 0 or -errno. */
 int pf_end_shutdown(pf_end *end, bool reading, bool writing);
-/* `reset`: as if there were data that nobody has read.  Whoever waits gets
- * -EBADF. */
+/* Closes the end; waits there end with -EBADF.  `reset`: as if there were
+ * bytes that were not read. */
 void pf_end_close(pf_end *end, bool reset);
 
-/* A listener: is anybody there to be accepted? */
+/* For the end of a listener: sets whether a connection can be accepted. */
 void pf_end_offer(pf_end *end, bool any);
-/* A connection that was under way has failed. */
+/* Makes a connection attempt fail with `error`, an errno value. */
 void pf_end_fail(pf_end *end, int error);
+/* Returns the pending error, an errno value or 0, and clears it. */
 int pf_end_take_error(pf_end *end);
-/* One of several sockets of this end is closed: all that wait look again. */
+/* Wakes all waiters so that they look again, after one of several sockets of
+ * this end was closed. */
 void pf_end_disturb(pf_end *end);
 
-/* Both directions are over: nobody is at the other end any more.  Of TCP. */
+/* Whether the connection is over: reset, or, with TCP, ended in both
+ * directions. */
 static inline bool
 pf_end_is_over(const pf_end *end)
 {
     return end->lost || (end->tcp && end->ended && end->mute);
 }
 
-/* Would an operation in that direction block? */
+/* Whether an operation in that direction would block. */
 bool pf_end_blocks(const pf_end *end, pf_direction direction);
 
 #endif

@@ -1,9 +1,9 @@
-/* Reading and writing sockets, as the system has it: no call here blocks, but
- * pf_net_poll.
+/* The system's calls for sockets; unix/net.c and windows/net.c make them.
+ * Only pf_net_poll blocks.
  *
- * A socket asks a table of operations, so that one whose other end is in
- * memory differs in nothing but its table.  Results are a number of bytes or
- * -errno; -EAGAIN: it would block.
+ * A socket has a table of operations, so that one whose other end is in memory
+ * (inmemory.h) differs in nothing but its table.  The operations return a
+ * number of bytes or -errno; -EAGAIN: the operation would block.
  */
 #ifndef PF_NET_H
 #define PF_NET_H
@@ -20,12 +20,13 @@ typedef struct pf_net_ops {
                     int flags);
 } pf_net_ops;
 
-/* Those of the system; `end` is not used. */
+/* The system's operations on socket `number`; they do not use `end`. */
 extern const pf_net_ops pf_net_system;
 
-/* A connection of a listener: its number, which never blocks and is closed in
- * programs that this one becomes; the address, of which `size` bytes are there
- * and were needed.  Only where PF_NET_ACCEPTS; elsewhere -ENOSYS. */
+/* Accepts a connection of listener `number`.  Returns the new number, which is
+ * non-blocking and close-on-exec, or -errno.  Writes the peer's address; *size
+ * is the room for it and becomes the size that the address needs.  Always
+ * -ENOSYS if PF_NET_ACCEPTS is 0. */
 int64_t pf_net_accept(intptr_t number, void *address, size_t *size);
 
 #if defined(__linux__) || defined(__FreeBSD__) || defined(__NetBSD__) ||      \
@@ -37,7 +38,8 @@ int64_t pf_net_accept(intptr_t number, void *address, size_t *size);
 
 void pf_net_close(intptr_t number);
 
-/* 0; -errno where only sockets can be waited for, and it is none. */
+/* Returns 0 if the number can be waited for.  Windows returns an error if it
+ * is not a socket. */
 #if defined(_WIN32)
 int pf_net_check(intptr_t number);
 #else
@@ -49,9 +51,10 @@ pf_net_check(intptr_t number)
 }
 #endif
 
-/* Block until the socket is ready in that direction, at most `timeout_ns`
- * (PF_NEVER: for ever).  1: it is, or has an error, which the operation will
- * tell; 0: it is not; -errno, -EINTR after a signal. */
+/* Blocks the thread until the socket is ready in that direction, at most
+ * `timeout_ns` (PF_NEVER: for ever).  Returns 1 if the socket is ready or has
+ * an error, which the operation will return; 0 if it is not ready; or -errno,
+ * -EINTR after a signal. */
 int pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns);
 
 #endif

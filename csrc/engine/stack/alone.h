@@ -8,7 +8,8 @@
 #define pf_stack_acquire_own(pool, stack) pf_stack_acquire(pool, stack)
 #define pf_stack_release_home(pool, stack)                                    \
     ((void)(pool), pf_stack_release(stack))
-#define pf_stack_pool_lend(pool, from, share) ((void)(pool), (void)(share))
+#define pf_stack_pool_share_from(pool, from, share)                           \
+    ((void)(pool), (void)(share))
 #define pf_stack_pool_next(pool, steps, vacant)                               \
     ((void)(pool), (void)(steps), (void)(vacant), (pf_stack *)NULL)
 #define pf_stack_bring_back(pool, stack) ((void)(stack), true)

@@ -126,15 +126,15 @@ void *pf_stack_owner(const pf_stack *stack);
  * stack->user; a slot that is a home but has no occupant is vacant.  (Not on
  * Windows.)
  *
- * pf_stack_pool_lend sets how the pool shares: while `from` slots or more are
+ * pf_stack_pool_share_from sets how the pool shares: while `from` slots or more are
  * live, pf_stack_acquire first asks `share` for one of them, which `share` has
  * made the home of one more user.  If `share` returns NULL, the pool takes a
  * free slot.  `must` is true in a second call, after the system has refused a
  * free slot.  `share` NULL: slots are not shared from now on. */
 typedef pf_stack *(*pf_stack_share_fn)(pf_stack_pool *pool, void *owner,
                                        bool must);
-void pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                        pf_stack_share_fn share);
+void pf_stack_pool_share_from(pf_stack_pool *pool, size_t from,
+                              pf_stack_share_fn share);
 /* Count the slots that are a home, and those of them with an occupant. */
 size_t pf_stack_pool_live(const pf_stack_pool *pool);
 size_t pf_stack_pool_occupied(const pf_stack_pool *pool);

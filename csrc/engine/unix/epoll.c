@@ -1,18 +1,19 @@
-/* epoll: Linux.
+/* The calls of watch.h by epoll, on Linux.
  *
- * The data of an event is generation << 32 | number; watch.h says what that is
- * good for.
+ * The data of an event is generation << 32 | number; watch.h says what the
+ * generation is for.
  *
  * A registration without PF_IO_EDGE is armed for one event, and armed again
- * after that is told, if it is still there.  The kernel's level triggering
- * would do the same until somebody closes a number whose duplicate lives: a
- * registration that nobody can remove any more, and so events for ever.  This
- * way it is one event, which is ignored.
+ * after that event is delivered, if the registration still exists.  The
+ * kernel's level triggering would do the same, except for a number that is
+ * closed while its open file lives on in a duplicate: the kernel's entry can
+ * then not be removed, and would cause events for ever.  Armed this way it
+ * causes one event, which is ignored.
  *
  * The waker's eventfd is edge triggered and never read: each write is an
  * event.  Between a write and the next wait the epoll descriptor is readable,
- * as for every event that no wait has found yet, so a host's loop may watch it
- * in place of us.
+ * as for every event that no wait has found yet, so a host's loop may watch
+ * this descriptor instead of calling wait.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* syscall */
@@ -51,10 +52,11 @@ ep_open(pf_watch *watch)
 
 /* --------------------------------------------------- registrations --- */
 
-/* Hang-ups and errors are reported even if nothing is asked for: to nobody,
- * and once. */
+/* The kernel reports hang-ups and errors even if nothing is asked for.
+ * Without an interest, EPOLLONESHOT and PF_NOBODY make that one event, which
+ * is ignored. */
 static struct epoll_event
-asked_of_system(const pf_watched *w)
+wanted_from_system(const pf_watched *w)
 {
     const pf_registration *r = w->registration;
     if (pf_watch_is_mute(r)) {
@@ -74,7 +76,7 @@ asked_of_system(const pf_watched *w)
 }
 
 static unsigned
-told_by_system(uint32_t system)
+found_by_system(uint32_t system)
 {
     unsigned events = 0;
     if (system & EPOLLIN) {
@@ -98,12 +100,13 @@ told_by_system(uint32_t system)
     return events;
 }
 
-/* The kernel has it already (EEXIST): this number was closed and is back, and
- * the open file lived on in a duplicate.  To modify it is to arm it anew. */
+/* EEXIST: the number was closed without removing it, a duplicate kept the open
+ * file, and the number now refers to that file again.  The kernel still has
+ * the entry; modifying it arms it anew. */
 static int
 ep_arm(pf_watch *watch, const pf_watched *w, int before)
 {
-    struct epoll_event e = asked_of_system(w);
+    struct epoll_event e = wanted_from_system(w);
     int fd = (int)w->registration->descriptor;
     bool fresh = before == PF_UNARMED;
     int rc =
@@ -114,7 +117,7 @@ ep_arm(pf_watch *watch, const pf_watched *w, int before)
     return rc == 0 ? 0 : -errno;
 }
 
-/* Not in the kernel any more if it was closed: fine, too. */
+/* Ignores errors: if the number was closed, the kernel has no entry for it. */
 static void
 ep_disarm(pf_watch *watch, const pf_registration *r)
 {
@@ -123,7 +126,7 @@ ep_disarm(pf_watch *watch, const pf_registration *r)
 
 /* ------------------------------------------------------------ wait --- */
 
-/* As the kernel has it on processors of every width. */
+/* The kernel's struct, the same on 32-bit and 64-bit processors. */
 struct kernel_timespec {
     int64_t seconds;
     int64_t nanoseconds;
@@ -141,7 +144,8 @@ wait_finely(int epoll, struct epoll_event *events, int most,
                         (long)0);
 }
 
-/* Some sandboxes say EPERM to every system call that they do not know. */
+/* Whether the system lacks epoll_pwait2.  Some sandboxes answer EPERM to every
+ * system call that they do not know. */
 static bool
 is_unknown(int error)
 {
@@ -170,7 +174,7 @@ ep_wait(pf_watch *watch, int most, int64_t timeout_ns)
     for (int i = 0; i < n; i++) {
         uint64_t data = events[i].data.u64;
         pf_watch_found(watch, (uint32_t)data, (uint32_t)(data >> 32),
-                       told_by_system(events[i].events));
+                       found_by_system(events[i].events));
     }
     return n < 0 ? -errno : 0;
 }

@@ -1,5 +1,6 @@
-/* Guards: a mapping split off by mprotect, or pages marked by madvise, which
- * splits nothing (Linux 6.13 and later). */
+/* Guards memory in one of two ways: mprotect splits a mapping off, madvise
+ * marks pages without a split (Linux 6.13 and later).  Finds out once which of
+ * them works here. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* MAP_ANONYMOUS, madvise */
 #endif
@@ -45,22 +46,24 @@ remove_guard_region(char *low, size_t size)
     (void)madvise(low, size, GUARD_REMOVE);
 }
 
-/* Would an access fault there? uname writes to the address it is given and
- * returns EFAULT if it cannot. */
+/* Whether an access to the page would fault.  uname() writes to the address it
+ * is given, and fails with EFAULT if it cannot. */
 static bool
 guards(char *page)
 {
     return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
 }
 
-/* We try it instead of checking the version: filters refuse what the kernel
- * can do, and emulators accept advice that they ignore. */
+/* Installs a guard and checks that it works.  The kernel's version would not
+ * answer this: filters refuse what the kernel can do, and emulators accept
+ * advice that they ignore. */
 static pf_guard_kind
 probe_guard_kind(void)
 {
     size_t size = pf_stack_page_size();
 #if PF_VALGRIND
-    if (RUNNING_ON_VALGRIND) { /* it reads stacks and knows only mprotect */
+    /* Valgrind reads stacks, and of guards it understands only mprotect. */
+    if (RUNNING_ON_VALGRIND) {
         return PF_GUARD_MPROTECT;
     }
 #endif
@@ -114,8 +117,8 @@ pf_stack_force_guard(pf_guard_kind kind)
     pf_store(&guard_kind, (uint8_t)kind);
 }
 
-/* The system may refuse a guard region although the probe worked (if the
- * process locked its memory): then this one slot costs a split mapping. */
+/* The system may refuse madvise although the probe worked (if the process
+ * locked its memory).  This one slot is then guarded by mprotect. */
 pf_guard_kind
 pf_guard(char *low, size_t size)
 {
@@ -129,7 +132,8 @@ pf_guard(char *low, size_t size)
     return PF_GUARD_MPROTECT;
 }
 
-/* Each call is harmless if the other kind of guard was used. */
+/* Undoes both kinds of guard: each call is harmless if the other kind was
+ * used. */
 bool
 pf_guard_remove(char *low, size_t size)
 {

@@ -1,4 +1,5 @@
-/* Looks at other threads, by a signal. */
+/* Runs a function on another thread, in the handler of a signal that this file
+ * sends to it: see interrupt.h. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* dladdr, _Unwind_GetIPInfo */
 #endif
@@ -19,8 +20,8 @@
 #include "context/context.h"
 #include "engine/base/atomics.h"
 
-/* The unwinder may be used in a signal handler where it looks up a library
- * without a lock, or with one that its own thread may take again. */
+/* In a signal handler the unwinder is safe only where it finds the library of
+ * an address without a lock, or with a lock that the thread may take again. */
 #if defined(__GLIBC__) || defined(__APPLE__)
 #define CAN_UNWIND 1
 #include <unwind.h>
@@ -34,7 +35,7 @@ typedef struct request {
     PF_ATOMIC(uint8_t) done;
 } request;
 
-static PF_ATOMIC(request *) wanted;
+static PF_ATOMIC(request *) wanted; /* NULL: none, or a handler has taken it */
 static bool installed;
 
 uintptr_t
@@ -57,13 +58,14 @@ on_signal(int number)
     (void)number;
     int saved = errno;
     request *r = pf_exchange(&wanted, NULL);
-    if (r != NULL) { /* else it comes too late, or from somebody else */
+    if (r != NULL) { /* else it was withdrawn, or other code sent the signal */
         r->look(r->data);
         pf_store(&r->done, 1);
     }
     errno = saved;
 }
 
+/* Whether the installed handler is on_signal. */
 static bool
 is_ours(const struct sigaction *action)
 {
@@ -102,8 +104,8 @@ pf_interrupt_uninstall(void)
         return;
     }
     installed = false;
-    (void)pf_exchange(&wanted, NULL); /* after a fork it may be of a thread
-                                         that is not here */
+    /* In the child of a fork it may be the request of a missing thread. */
+    (void)pf_exchange(&wanted, NULL);
     if (sigaction(SIGNAL, NULL, &now) == 0 && is_ours(&now)) {
         now.sa_handler = SIG_DFL;
         now.sa_flags = 0;
@@ -118,7 +120,9 @@ wait_a_little(void)
     nanosleep(&pause, NULL);
 }
 
-/* Nobody can have taken it if it is still there: so it is done, or ours. */
+/* Takes the request back.  Returns false if no handler had taken it, so none
+ * will.  Otherwise waits until the handler is done, because the request is in
+ * the caller's memory, and returns true. */
 static bool
 withdraw(request *r)
 {
@@ -138,7 +142,7 @@ pf_interrupt(uintptr_t thread, void (*look)(void *data), void *data,
     request r = {.look = look, .data = data};
     struct sigaction now;
     if (!installed || sigaction(SIGNAL, NULL, &now) != 0 || !is_ours(&now)) {
-        return false; /* the program may have set a handler since */
+        return false; /* the program may have replaced the handler */
     }
     (void)pf_exchange(&wanted, &r);
     if (pthread_kill((pthread_t)thread, SIGNAL) != 0) {
@@ -158,14 +162,14 @@ pf_interrupt(uintptr_t thread, void (*look)(void *data), void *data,
 typedef struct walk {
     void **places;
     size_t count, most;
-    bool inside; /* the handler's own frames are behind us */
+    bool inside; /* the walk has left the handler's frames */
 } walk;
 
 static _Unwind_Reason_Code
 one_frame(struct _Unwind_Context *context, void *data)
 {
     walk *w = data;
-    int interrupted = 0; /* stopped at this very instruction, not calling */
+    int interrupted = 0; /* 1: the frame stopped there without a call */
     uintptr_t place = (uintptr_t)_Unwind_GetIPInfo(context, &interrupted);
     w->inside = w->inside || interrupted;
     if (!w->inside) {
@@ -174,7 +178,8 @@ one_frame(struct _Unwind_Context *context, void *data)
     if (place == 0 || w->count == w->most) {
         return _URC_END_OF_STACK;
     }
-    /* What it returns to may belong to the next function already. */
+    /* A return address may lie in the next function already, so `place - 1`
+     * names the call. */
     w->places[w->count++] = (void *)(interrupted ? place : place - 1);
     return _URC_NO_REASON;
 }

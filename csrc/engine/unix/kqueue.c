@@ -1,13 +1,13 @@
-/* kqueue: macOS and the BSDs.
+/* The calls of watch.h by kqueue, on macOS and the BSDs.
  *
- * There is a filter for each direction, which names the descriptor (`ident`)
- * and the generation (`udata`, see watch.h).  Closing a number removes its
- * filters, whether the open file has duplicates or not, and a kqueue is not
- * inherited by the child of a fork.
+ * Each direction has a filter, which names the descriptor (`ident`) and the
+ * generation (`udata`, see watch.h).  Closing a number removes its filters,
+ * whether the open file has duplicates or not, and the child of a fork does
+ * not inherit a kqueue.
  *
- * Where it was tried: only on Linux so far, with libkqueue (PF_LIBKQUEUE, see
- * tests/c/Makefile), which emulates it, and not all of it: not that closing
- * removes filters, not EVFILT_EXCEPT, not a kqueue that is itself watched.
+ * So far this file was tested on Linux only, with libkqueue (PF_LIBKQUEUE, see
+ * tests/c/Makefile).  libkqueue does not emulate that closing removes filters,
+ * nor EVFILT_EXCEPT, nor a kqueue that is itself watched.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -35,7 +35,8 @@
 
 #define LONGEST 86400 /* seconds; macOS refuses years */
 
-/* A pointer, or an integer on older NetBSDs. */
+/* Converts to the type of `udata`: a pointer, or an integer on older
+ * NetBSDs. */
 #define UDATA(generation)                                                     \
     ((__typeof__(((struct kevent *)0)->udata))(uintptr_t)(generation))
 
@@ -73,10 +74,11 @@ static const struct {
 };
 #define FILTERS (sizeof filters / sizeof *filters)
 
-/* FreeBSD's and NetBSD's do not know of data out of band. */
+/* The kqueues of FreeBSD and NetBSD have no filter for out-of-band data. */
 #define KNOWN (FILTERS == 3 ? PF_IO_ASKED : PF_IO_ASKED & ~PF_IO_URGENT)
 
-/* One by one: where one is gone already, the others are to go, too. */
+/* Removes the filters one by one, so that one that is gone already does not
+ * keep the others from being removed. */
 static void
 remove_filters(pf_watch *watch, intptr_t number, unsigned interest)
 {
@@ -96,7 +98,8 @@ kq_disarm(pf_watch *watch, const pf_registration *r)
     remove_filters(watch, r->descriptor, r->interest);
 }
 
-/* What the system says of files that it cannot watch differs. */
+/* Makes the errors alike with which systems refuse a file that they cannot
+ * watch (-EPERM) or a number that is not open (-EBADF). */
 static int
 error_of_add(int error)
 {
@@ -113,9 +116,9 @@ error_of_add(int error)
     }
 }
 
-/* Not changed in place: some systems keep an edge an edge.  (EPIPE: a pipe that
- * nobody reads any more cannot be watched, but it is ready to tell its writer
- * so.) */
+/* Removes the old filters first: changed in place, an edge-triggered filter
+ * stays edge triggered on some systems.  -EPIPE: a pipe that nobody reads any
+ * more cannot be watched, but is ready, since a write to it fails at once. */
 static int
 kq_arm(pf_watch *watch, const pf_watched *w, int before)
 {
@@ -146,9 +149,9 @@ kq_arm(pf_watch *watch, const pf_watched *w, int before)
 
 /* ------------------------------------------------------------ wait --- */
 
-/* The write filter's end: nobody reads what is written. */
+/* EV_EOF of the write filter is an error: nobody reads what is written. */
 static unsigned
-told_by_system(const struct kevent *e)
+found_by_system(const struct kevent *e)
 {
     unsigned events = 0;
     bool end = (e->flags & EV_EOF) != 0;
@@ -166,7 +169,8 @@ told_by_system(const struct kevent *e)
     return error ? events | PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR : events;
 }
 
-/* The waker's pipe is emptied: one that is full would make no more events. */
+/* Empties the waker's pipe after each of its events: a full pipe would cause
+ * no more events. */
 static int
 kq_wait(pf_watch *watch, int most, int64_t timeout_ns)
 {
@@ -185,7 +189,7 @@ kq_wait(pf_watch *watch, int most, int64_t timeout_ns)
             pf_waker_empty(&watch->waker);
         }
         pf_watch_found(watch, (uint32_t)e->ident, generation,
-                       told_by_system(e));
+                       found_by_system(e));
     }
     return n < 0 ? -errno : 0;
 }

@@ -6,19 +6,21 @@
 #include "engine/base/atomics.h"
 #include "engine/stack/stack.h"
 
-/* The part of the header's page above the lowest place of a header: 768 bytes
- * for colours, 80 for the header, the rest for the room's first bytes.  The
- * 2,432 bytes below, of a 4 KiB page, are for C frames: a fiber that parks
- * from Python uses 1.0 KiB of them on CPython 3.11 to 3.13 and 1.6 on 3.14 and
- * 3.15, and 0.7 more if it starts the next one. */
+/* The bytes of the header's page from the lowest place of a header upwards:
+ * 768 bytes for the colours, 64 for the header (80 with Valgrind's field), the
+ * rest for the room's first bytes.  The other 2,432 bytes of a 4 KiB page are
+ * for C frames.  A fiber that parks from Python uses 1.0 KiB of them on
+ * CPython 3.11 to 3.13 and 1.6 KiB on 3.14 and 3.15, and 0.7 KiB more if it
+ * starts the next fiber. */
 #define ABOVE_HEADER 1664
 
-#define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
+/* Bytes.  A signal frame alone takes 3 to 11 KiB. */
+#define LEAST_C_STACK ((size_t)16 << 10)
 
 size_t
 pf_stack_page_size(void)
 {
-    static PF_ATOMIC(size_t) known; /* the same for all threads */
+    static PF_ATOMIC(size_t) known; /* all threads store the same value */
     size_t size = pf_load_relaxed(&known);
     if (size == 0) {
         size = (size_t)sysconf(_SC_PAGESIZE);
@@ -36,8 +38,9 @@ pf_layout_tail_size(size_t room_size)
     return pf_layout_round_up(above, pf_stack_page_size()) - lead;
 }
 
-/* An eighth: enough for the code between the fault and the exception (the
- * host's handler), and small enough not to be missed. */
+/* An eighth of the slot, 64 KiB at most: enough for the code that runs between
+ * the fault and the exception (the host's handler), and little enough that the
+ * stack does not miss it. */
 size_t
 pf_layout_reserve_size(size_t slot_size)
 {
@@ -52,8 +55,8 @@ pf_stack_min(size_t room_size)
 {
     size_t page = pf_stack_page_size();
     size_t rest = page + LEAST_C_STACK + pf_layout_tail_size(room_size);
-    return pf_layout_round_up(rest + rest / 7,
-                              page); /* the rest is seven eighths */
+    /* The reserve is an eighth of the slot, `rest` the other seven. */
+    return pf_layout_round_up(rest + rest / 7, page);
 }
 
 size_t
@@ -64,10 +67,10 @@ pf_stack_slot_size(size_t slot_size, size_t room_size)
                               pf_stack_page_size());
 }
 
-/* An odd number of pages.  A switch touches the first page of every fiber; at
- * a distance of 256 KiB all of these would compete for one set of the
- * translation cache (16 sets of 4): 9 ns a switch in a ring of 16 fibers
- * instead of 5.  The extra page, if any, becomes part of the guard. */
+/* The stride is an odd number of pages.  A switch touches the first page of
+ * each fiber, and pages that lie 256 KiB apart all compete for one set of the
+ * TLB (16 sets of 4 entries): a switch in a ring of 16 fibers then takes 9 ns
+ * instead of 5.  The extra page, if there is one, is part of the guard. */
 size_t
 pf_layout_stride(size_t slot_size)
 {

@@ -1,25 +1,30 @@
-/* Where things lie in a slot of a slab; stack.h shows it. */
+/* Computes where guard, reserve, C stack, header and room lie in a slot.  A
+ * drawing is in stack.h. */
 #ifndef PF_LAYOUT_H
 #define PF_LAYOUT_H
 
 #include <stddef.h>
 
-/* Headers begin at different places in their pages, which would otherwise
- * compete for the same lines of the cache. */
+/* Successive slots place their header at PF_COLOURS different offsets in its
+ * page, PF_COLOUR_STEP bytes apart.  At equal offsets all headers would
+ * compete for the same cache lines. */
 #define PF_COLOURS 4
 #define PF_COLOUR_STEP 256
 
-/* `unit` is a power of two: no division on the way to a stack. */
+/* `unit` is a power of two, so acquiring a stack needs no division. */
 static inline size_t
 pf_layout_round_up(size_t n, size_t unit)
 {
     return (n + unit - 1) & ~(unit - 1);
 }
 
-/* From the header of colour 0 to the slot's end. */
+/* All sizes are in bytes. */
+
+/* The distance from the first place of a header (colour 0) to the slot's
+ * end. */
 size_t pf_layout_tail_size(size_t room_size);
 size_t pf_layout_reserve_size(size_t slot_size);
-/* From slot to slot. */
+/* The distance from the start of a slot to the start of the next one. */
 size_t pf_layout_stride(size_t slot_size);
 
 #endif

@@ -19,7 +19,8 @@
 #if !defined(MAP_NORESERVE)
 #define MAP_NORESERVE 0
 #endif
-#if !defined(MAP_STACK) || defined(__FreeBSD__) /* grows by itself there */
+/* On FreeBSD a mapping with MAP_STACK grows by itself. */
+#if !defined(MAP_STACK) || defined(__FreeBSD__)
 #define SLAB_MAP_STACK 0
 #else
 #define SLAB_MAP_STACK MAP_STACK
@@ -39,7 +40,7 @@ map(char *place, size_t bytes, int fixed)
         return NULL;
     }
 #if defined(MADV_NOHUGEPAGE)
-    /* One touched page must not become 2 MiB. */
+    /* A huge page would turn one touched page into 2 MiB. */
     (void)madvise(base, bytes, MADV_NOHUGEPAGE);
 #endif
     return base;
@@ -57,7 +58,7 @@ pf_map_again(char *base, size_t bytes)
     return map(base, bytes, MAP_FIXED) != NULL;
 }
 
-/* The first number in a /proc file; 0 if there is none. */
+/* Returns the first number in a file of /proc; 0 if there is none. */
 static size_t
 read_number(const char *path)
 {

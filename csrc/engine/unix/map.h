@@ -1,4 +1,5 @@
-/* Address space for stacks, and why the system has refused it. */
+/* Maps the address space for stacks, and finds out why the system has refused
+ * it.  stack.c cuts the mappings into slots, guard.c guards them. */
 #ifndef PF_MAP_H
 #define PF_MAP_H
 
@@ -7,14 +8,15 @@
 
 #include "engine/stack/stack.h"
 
-/* So many bytes, a multiple of the page size; back by munmap.  NULL: errno is
- * set. */
+/* Maps `bytes`, a multiple of the page size; munmap() returns them.  NULL if
+ * the system refuses. */
 char *pf_map_stacks(size_t bytes);
-/* The same at a place where stacks are mapped, which are lost. */
+/* Maps the same bytes once more: their contents, guards and page tables are
+ * gone afterwards.  False if the system refuses. */
 bool pf_map_again(char *base, size_t bytes);
 
-/* mmap reports ENOMEM for several reasons: which one was it, for `wanted`
- * bytes in a process with so many guards that split a mapping? */
+/* Which limit made mmap() fail for `wanted` bytes: ENOMEM has several reasons.
+ * `split_guards` counts the guards of this process that split a mapping. */
 pf_limit pf_map_diagnose(size_t wanted, size_t split_guards);
 
 #endif

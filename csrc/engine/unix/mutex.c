@@ -1,4 +1,4 @@
-/* Locks by POSIX. */
+/* Locks of POSIX threads: see mutex.h. */
 #include "engine/base/mutex.h"
 
 void

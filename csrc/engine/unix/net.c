@@ -1,4 +1,4 @@
-/* Sockets where there is poll(2); see io/net.h. */
+/* The calls of net.h by POSIX sockets and poll(2). */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* accept4 */
 #endif
@@ -13,9 +13,10 @@
 
 #include "engine/unix/watch.h"
 
-/* Whether a descriptor blocks is a property of what it stands for.  A process
- * that has inherited it, or another socket object that shares it, can change
- * that, and then a call without this flag would stop the whole loop. */
+/* Whether calls block is a property of the open file, not of the descriptor.
+ * A process that has inherited the file, or another socket object that shares
+ * it, can change that; a call without this flag would then stop the whole
+ * loop. */
 #if defined(__linux__)
 #define NEVER_BLOCK MSG_DONTWAIT
 #else

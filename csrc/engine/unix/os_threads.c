@@ -1,4 +1,5 @@
-/* The threads of this process: see os_threads.h. */
+/* Lists the threads of this process by the system's own numbers: /proc on
+ * Linux, Mach on macOS; elsewhere the list is not available. */
 #if !defined(_POSIX_C_SOURCE) && !defined(__APPLE__)
 #define _POSIX_C_SOURCE 200809L /* nanosleep; mach.h needs more */
 #endif
@@ -42,7 +43,7 @@ pf_os_threads_any(pf_os_thread_fn is, void *data)
 #include <mach/mach.h>
 
 static int
-asks(thread_act_t thread, pf_os_thread_fn is, void *data)
+holds_for(thread_act_t thread, pf_os_thread_fn is, void *data)
 {
     thread_identifier_info_data_t info;
     mach_msg_type_number_t size = THREAD_IDENTIFIER_INFO_COUNT;
@@ -61,7 +62,7 @@ pf_os_threads_any(pf_os_thread_fn is, void *data)
     }
     int found = 0;
     for (mach_msg_type_number_t i = 0; i < count; i++) {
-        found = found || asks(threads[i], is, data);
+        found = found || holds_for(threads[i], is, data);
         mach_port_deallocate(mach_task_self(), threads[i]);
     }
     vm_deallocate(mach_task_self(), (vm_address_t)threads,

@@ -1,5 +1,6 @@
-/* The handler for faults in a guard.  The code in it uses only reads,
- * write(2), sigaction and the host's functions. */
+/* The signal handler for faults in a stack's guard or reserve: see overflow.h.
+ * Inside the handler, code uses only reads, write(2), sigaction, raise, the
+ * system calls that open a reserve, and the host's functions. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* sigaltstack, MAP_ANON */
 #endif
@@ -21,12 +22,13 @@
 
 static pf_overflow_host the_host;
 static bool installed;
-static struct sigaction previous_segv;
+static struct sigaction previous_segv; /* replaced by the latest install */
 static struct sigaction previous_bus;
-static struct sigaction original_segv; /* from before the first install */
+static struct sigaction original_segv; /* replaced by the first install */
 static struct sigaction original_bus;
-static volatile sig_atomic_t faulted; /* a fault was passed on */
-static _Thread_local void *alternate; /* the one we gave this thread */
+static volatile sig_atomic_t faulted; /* a fault went to another handler */
+/* The signal stack that this file gave the thread; NULL: none. */
+static _Thread_local void *alternate;
 
 static struct sigaction *
 previous_of(int signal_number)
@@ -99,17 +101,17 @@ report(const pf_stack *stack)
 
 /* --------------------------------------------------------- handler --- */
 
-/* Was it sent by kill() and the like, not by a fault?  Linux has codes below 1
- * for that, macOS and the BSDs have 0x10001 and up. */
+/* Whether kill() or a similar call sent the signal, instead of a fault.  Linux
+ * marks that with codes below 1, macOS and the BSDs with 0x10001 and up. */
 static bool
 was_sent(const siginfo_t *info)
 {
     return info->si_code <= 0 || (SI_USER > 0 && info->si_code >= SI_USER);
 }
 
-/* For a fault that is not ours, do what would have happened without us.  A
- * default or ignored disposition is restored: a real fault then happens again
- * and ends the process; a signal from kill() must be sent again. */
+/* Handles any other fault or signal as the previous handler would.  A default
+ * or ignored disposition is restored: a real fault then happens again and ends
+ * the process; a signal from kill() must be sent again. */
 static void
 pass_on(int signal_number, siginfo_t *info, void *registers)
 {
@@ -118,8 +120,8 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
     if (!sent) {
         faulted = 1;
     } else if (faulted) {
-        /* A handler installed after us has done its part, restored what it
-         * found - us - and raised the signal again. */
+        /* A handler that was installed after this one has run, restored this
+         * one, which it had replaced, and raised the signal again. */
         previous = original_of(signal_number);
     }
     if (previous->sa_flags & SA_SIGINFO) {
@@ -139,10 +141,10 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
     }
 }
 
-/* The reserve is opened only if the host can end the recursion: otherwise the
- * stack would just overflow a little later. */
+/* Opens the reserve if the host can end the recursion.  Otherwise the stack
+ * would just overflow a little later. */
 static bool
-lend_reserve(pf_stack *stack, const void *address)
+open_reserve(pf_stack *stack, const void *address)
 {
     return pf_stack_in_reserve(stack, address) &&
            the_host.on_reserve != NULL &&
@@ -173,7 +175,7 @@ on_fault(int signal_number, siginfo_t *info, void *registers)
     void *address = info->si_addr;
     if (stack == NULL || was_sent(info) || !used_up(stack, address)) {
         pass_on(signal_number, info, registers);
-    } else if (!lend_reserve(stack, address)) {
+    } else if (!open_reserve(stack, address)) {
         end_process(signal_number, stack);
     }
     errno = saved;
@@ -262,7 +264,7 @@ pf_overflow_thread_init(void)
         return -errno;
     }
     if (!(now.ss_flags & SS_DISABLE)) {
-        return 0; /* of other code, or ours from before */
+        return 0; /* other code has set one, or an earlier call */
     }
     void *memory = mmap(NULL, ALTERNATE_SIZE, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANON, -1, 0);

@@ -1,5 +1,6 @@
-/* poll(2): for systems that have nothing better.  Each wait lists what is of
- * interest anew: the system looks at all of it anyway. */
+/* The calls of watch.h by poll(2), for systems that have nothing better.  Each
+ * wait builds its list anew, because the system looks at every entry of the
+ * list anyway. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* ppoll */
 #endif
@@ -20,8 +21,8 @@ poll_open(pf_watch *watch)
     return 0;
 }
 
-/* A wait must not fail for lack of memory: the list has room for every number
- * of the table and the waker's. */
+/* Makes room in the list for every number of the table and the waker's end, so
+ * that no wait fails for lack of memory. */
 static int
 poll_arm(pf_watch *watch, const pf_watched *w, int before)
 {
@@ -45,7 +46,7 @@ poll_arm(pf_watch *watch, const pf_watched *w, int before)
 }
 
 static short
-asked_of_system(unsigned interest)
+wanted_from_system(unsigned interest)
 {
     int events = 0;
     if (interest & PF_IO_READ) {
@@ -64,7 +65,7 @@ asked_of_system(unsigned interest)
 }
 
 static unsigned
-told_by_system(short revents)
+found_by_system(short revents)
 {
     unsigned events = 0;
     if (revents & POLLIN) {
@@ -90,8 +91,9 @@ told_by_system(short revents)
     return events;
 }
 
-/* Where the last wait stopped, so that each gets its turn.  Hang-ups and errors
- * are reported even if nothing is asked for: then it is not in the list. */
+/* Begins after the number that was found last, so that each number gets its
+ * turn.  A registration that asks for no event is left out, because poll()
+ * reports hang-ups and errors even if nothing is asked for. */
 static nfds_t
 make_list(const pf_watch *watch, struct pollfd *list)
 {
@@ -102,8 +104,8 @@ make_list(const pf_watch *watch, struct pollfd *list)
         const pf_watched *w = &watch->numbers[number];
         const pf_registration *r = w->registration;
         if (r != NULL && !w->lost && !pf_watch_is_mute(r)) {
-            list[count++] =
-                (struct pollfd){(int)number, asked_of_system(r->interest), 0};
+            list[count++] = (struct pollfd){
+                (int)number, wanted_from_system(r->interest), 0};
         }
     }
     return count;
@@ -137,7 +139,7 @@ poll_wait(pf_watch *watch, int most, int64_t timeout_ns)
             uint32_t number = (uint32_t)list[i].fd;
             watch->turn = (size_t)number + 1;
             pf_watch_found(watch, number, watch->numbers[number].generation,
-                           told_by_system(list[i].revents));
+                           found_by_system(list[i].revents));
         }
     }
     return 0;

@@ -1,4 +1,5 @@
-/* The clock, and the choice of the poller. */
+/* Reads the clocks, and chooses the poller of a POSIX system: epoll.c,
+ * kqueue.c or poll.c. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* clock_gettime */
 #endif
@@ -28,8 +29,9 @@ pf_clock_thread_time(void)
     return (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
 }
 
-/* The first that the system has is the best that it has.  PYFIBER_POLLER in the
- * environment allows one only: for tests, and for whoever suspects the usual
+/* Tries the pollers from the best to the worst, and takes the first that the
+ * system has.  PYFIBER_POLLER in the environment allows only the one that it
+ * names: for tests, and to find out whether a problem lies in the usual
  * one. */
 pf_poller *
 pf_poller_new_default(int *error)

@@ -1,4 +1,6 @@
-/* The part of a stack that is opened when the rest is used up. */
+/* Opens and closes a stack's reserve: its lowest part, which stays guarded
+ * until the rest is used up.  overflow.c opens it from the fault handler;
+ * stack.h describes the functions. */
 #include "engine/stack/guard.h"
 
 static bool
@@ -16,8 +18,8 @@ pf_stack_in_reserve(const pf_stack *stack, const void *address)
            (uintptr_t)address < (uintptr_t)stack->area.low + stack->guarded;
 }
 
-/* How much stays guarded when `address` is touched: the lower half, unless the
- * address is in it. */
+/* Returns how many bytes of the reserve stay guarded after a fault at
+ * `address`: its lower half, or 0 if the address lies in that. */
 static uint32_t
 guarded_after(const pf_stack *stack, const void *address)
 {
@@ -45,8 +47,8 @@ pf_stack_open_reserve(pf_stack *stack, const void *address)
     return true;
 }
 
-/* Its memory is returned, too.  If the system refuses, the reserve stays open
- * and only the guard is left. */
+/* Guarding the reserve returns its memory to the system, too.  If the system
+ * refuses, the reserve stays open and only the guard below it is left. */
 void
 pf_guard_reserve(pf_stack *stack)
 {

@@ -1,5 +1,6 @@
-/* Slots that several are at home in, and memory that goes back to the system
- * while its place stays: see stack.h. */
+/* Implements two parts of stack.h: slots that are the home of several users,
+ * and returning memory to the system while its slots stay mapped.  stack.c
+ * hands slots out and takes them back. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* madvise */
 #endif
@@ -12,9 +13,10 @@
 #include "engine/unix/map.h"
 
 void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
+pf_stack_pool_share_from(pf_stack_pool *pool, size_t from,
+                         pf_stack_share_fn share)
 {
-    pool->lend_from = share == NULL ? SIZE_MAX : from;
+    pool->share_from = share == NULL ? SIZE_MAX : from;
     pool->share = share;
 }
 
@@ -64,7 +66,7 @@ void
 pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
 {
     if (!pf_stack_bring_back(pool, stack)) {
-        return; /* it stays vacant for good */
+        return; /* no memory for a guard: the slot stays vacant for good */
     }
     pf_slab *slab = stack->slab;
     uint32_t *homes = &slab->homes[stack->slot];
@@ -77,13 +79,16 @@ pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
     }
 }
 
-/* One that is at hand still has its home. */
+/* A stack at hand has one home, as if it were in use; the low bit of `next`
+ * shows that it is not. */
 static bool
 is_occupied(const pf_stack *stack)
 {
     return stack->user != NULL && (stack->next & 1) == 0;
 }
 
+/* Guards a bare slab and writes the slot's header.  False if the system
+ * refuses a guard. */
 static bool
 bring_back(pf_slab *slab, uint32_t slot)
 {
@@ -99,7 +104,7 @@ bool
 pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
 {
     if (stack->slab != NULL) {
-        return true;
+        return true; /* a header whose memory was returned reads as zeros */
     }
     const char *place = (const char *)stack;
     pf_slab *slab = pool->newest;
@@ -111,6 +116,8 @@ pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
                       (uint32_t)((size_t)(place - slab->base) / pool->stride));
 }
 
+/* One step looks at a slot or moves on to the next slab, so a lap takes
+ * slots + slabs steps. */
 pf_stack *
 pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
 {
@@ -137,9 +144,10 @@ pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
     return NULL;
 }
 
-/* ------------------------------------------------------ giving back --- */
+/* ------------------------------------------------- returning memory --- */
 
-/* Trims the slots used since the last time; returns their bytes. */
+/* Returns the memory of the free slots that were used since the last call.
+ * The result is their size in bytes. */
 static size_t
 discard_free_slots(pf_slab *slab)
 {
@@ -163,8 +171,9 @@ mark_gone(pf_slab *slab)
     slab->discarded = slab->free_count;
 }
 
-/* Nobody is in it.  To map it anew returns its page tables, too, which guards
- * would keep.  False: the system refuses. */
+/* Maps a slab without occupants anew.  This returns its page tables as well,
+ * which madvise would leave because the guards are in them.  False if the
+ * system refuses. */
 static bool
 strip(pf_slab *slab)
 {
@@ -179,8 +188,8 @@ strip(pf_slab *slab)
     return true;
 }
 
-/* Returns the bytes of the vacant slots that have gone back; counts the slots
- * that have an occupant. */
+/* Returns the memory of all vacant slots; the result is its size in bytes.
+ * Adds to *occupied the number of slots that have an occupant. */
 static size_t
 discard_vacant_slots(pf_slab *slab, uint32_t *occupied)
 {

@@ -1,9 +1,12 @@
-/* Stacks as slots of mmap'ed slabs.
+/* Hands out stacks, which are slots of mmap'ed slabs, and takes them back.
  *
- * A slab keeps its free slots in a LIFO array of indices; slots that were
- * never used have no guard yet and are taken in order after those.  A slab is
- * in the pool's list of open slabs exactly while it has a free slot; the most
- * recently used slab is first.  A full slab is known only to its stacks.
+ * A slab keeps its free slots in a LIFO array of indices.  Slots that were
+ * never used have no guard yet; they are taken in order once that array is
+ * empty.  A slab is in the pool's list of open slabs exactly while it has a
+ * free slot; the most recently used slab is first.
+ *
+ * slab.h has the structures, sharing.c the slots of several users, reserve.c
+ * and guard.c the memory that must not be touched.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* MAP_ANONYMOUS, madvise */
@@ -31,11 +34,10 @@
 #include <valgrind/valgrind.h>
 #endif
 
-/* The first slab has few slots, as most programs need few; each next one has as
- * many as all before together, so a million stacks take a few thousand mmap
- * calls.
- * SLAB_BYTES keeps a slab of huge stacks from taking a large part of the
- * address space (or of RLIMIT_AS). */
+/* The first slab has few slots, as most programs need few.  Each later slab
+ * has as many slots as all before it together, up to MOST_SLOTS, so a million
+ * stacks take a few thousand mmap calls.  SLAB_BYTES keeps a slab of huge
+ * stacks from taking a large part of the address space (or of RLIMIT_AS). */
 #if defined(PYFIBER_HARDTEST)
 #define FIRST_SLOTS 1
 #define MOST_SLOTS 1
@@ -43,24 +45,26 @@
 #else
 #define FIRST_SLOTS 16
 #define MOST_SLOTS 256
-#define MOST_AT_HAND 8 /* each may keep a slab from being spare */
+#define MOST_AT_HAND 8 /* each one may keep a slab from being spare */
 #endif
 #define SLAB_BYTES ((size_t)256 << 20)
 
 /* About one release in 256 returns the deep part of its stack, all but
- * PF_KEEP_TOP bytes, to the system: one deep recursion must not hold its memory
- * for ever, and the other releases pay only a decrement. */
+ * PF_KEEP_TOP bytes, to the system.  So the memory of a deep recursion is not
+ * held for ever, and the other releases pay only a decrement. */
 #define TRIM_EVERY 256
 
-/* Entirely free slabs are kept while the load of the last PERIOD, or of the
- * one before, would need them: to map a stack, guard it and touch it for the
- * first time costs some 5 us, to take a free one 0.05.  So a fluctuating load
- * pays once, and the slabs that a peak left behind are returned a second or
- * two later.  This work is spread: one release returns at most two slabs. */
+/* The pool keeps entirely free slabs while the load of the last PERIOD, or of
+ * the one before, would need them: to map a stack, guard it and touch it for
+ * the first time costs some 5 us, to take a free one 0.05.  So a fluctuating
+ * load pays once, and the slabs that a peak left behind are returned a second
+ * or two later.  This work is spread: one release returns at most AT_ONCE
+ * slabs. */
 #define PERIOD INT64_C(1000000000) /* ns */
 #define AT_ONCE 2
 
-/* ... and this many even without any load. */
+/* If the load would need fewer, the pool still keeps one spare slab and a
+ * quarter of the load's slabs, but at most this many. */
 #define ALWAYS_SPARE 16
 
 PF_ATOMIC(size_t) pf_slab_split_guards; /* shared, one word */
@@ -98,7 +102,7 @@ most_slots(const pf_stack_pool *pool)
     return most < 1 ? 1 : most < MOST_SLOTS ? (uint32_t)most : MOST_SLOTS;
 }
 
-/* Near a limit a smaller slab may still fit. */
+/* Maps *count slots, or fewer: near a limit a smaller slab may still fit. */
 static char *
 map_slots(pf_stack_pool *pool, uint32_t *count)
 {
@@ -162,7 +166,7 @@ forget_slab(pf_stack_pool *pool, pf_slab *slab)
     }
 }
 
-/* Only a spare slab. */
+/* The slab must be spare. */
 static void
 slab_free(pf_stack_pool *pool, pf_slab *slab)
 {
@@ -192,7 +196,7 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
     pool->stride = pf_layout_stride(pool->slot_size);
     pool->reserve = pf_layout_reserve_size(pool->slot_size);
     pool->tail = pf_layout_tail_size(room_size);
-    pool->lend_from = SIZE_MAX;
+    pool->share_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
 }
@@ -213,7 +217,6 @@ pf_slab_free_spare(pf_stack_pool *pool, size_t count)
 
 /* ---------------------------------------------------------- stacks --- */
 
-/* The stack of a slot, with everything in its header. */
 pf_stack *
 pf_slab_set_up(pf_slab *slab, uint32_t slot)
 {
@@ -235,7 +238,7 @@ pf_slab_set_up(pf_slab *slab, uint32_t slot)
     return stack;
 }
 
-/* False: it is refused. */
+/* False if the system refuses the guard; the pool's `limit` says why. */
 static bool
 guard_slot(pf_slab *slab, uint32_t slot)
 {
@@ -251,7 +254,6 @@ guard_slot(pf_slab *slab, uint32_t slot)
     return true;
 }
 
-/* Guards for all slots that have been used.  False: they are refused. */
 bool
 pf_slab_guard_again(pf_slab *slab)
 {
@@ -264,7 +266,8 @@ pf_slab_guard_again(pf_slab *slab)
     return true;
 }
 
-/* A slot of this slab, or slab->count if a guard is refused. */
+/* Takes a slot of this slab.  Returns slab->count if the system refuses a
+ * guard. */
 static uint32_t
 take_slot(pf_slab *slab)
 {
@@ -281,7 +284,8 @@ take_slot(pf_slab *slab)
     return guard_slot(slab, slab->fresh) ? slab->fresh++ : slab->count;
 }
 
-/* The first open slab cannot get a new guard: find a slot that has one. */
+/* Returns a slab with a free slot that has a guard already, for when the
+ * system refuses new guards; NULL if there is none. */
 static pf_slab *
 slab_with_guarded_slot(const pf_stack_pool *pool)
 {
@@ -307,7 +311,7 @@ note_taken(pf_stack_pool *pool, pf_slab *slab)
     }
 }
 
-/* Take one from a slab; NULL: there is none. */
+/* Takes a stack from a slab.  NULL if the system refuses memory or guards. */
 static pf_stack *
 take_stack(pf_stack_pool *pool)
 {
@@ -328,7 +332,8 @@ take_stack(pf_stack_pool *pool)
     return pf_slab_set_up(slab, slot);
 }
 
-/* Whoever looks through all slots must not take such a link for a user. */
+/* `next` shares its memory with `user`.  The low bit marks it as a link, so
+ * that pf_stack_pool_next does not take it for a user. */
 static inline void
 set_next_at_hand(pf_stack *stack, pf_stack *next)
 {
@@ -350,7 +355,8 @@ note_acquired(pf_stack_pool *pool)
     }
 }
 
-/* A free one; NULL: the system refuses. */
+/* Returns a stack that nobody uses.  NULL if the system refuses memory or
+ * guards. */
 static inline pf_stack *
 acquire(pf_stack_pool *pool)
 {
@@ -371,7 +377,7 @@ acquire(pf_stack_pool *pool)
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
-    if (pool->live >= pool->lend_from &&
+    if (pool->live >= pool->share_from &&
         (*stack = pool->share(pool, pool->owner, false)) != NULL) {
         return 0;
     }
@@ -408,7 +414,7 @@ next_period(pf_stack_pool *pool, int64_t now)
     }
 }
 
-/* How many spare slabs does the load not need? */
+/* Returns how many spare slabs the load does not need. */
 static size_t
 superfluous(const pf_stack_pool *pool)
 {
@@ -433,7 +439,8 @@ give_back(pf_stack_pool *pool, size_t most)
     pf_slab_free_spare(pool, count < most ? count : most);
 }
 
-/* The slab has no live stack left: keep it or return it? */
+/* Called when the last live stack of a slab is back: frees the spare slabs
+ * that the load does not need, and an abandoned pool with its last stack. */
 static void
 slab_spared(pf_stack_pool *pool, pf_slab *slab)
 {
@@ -449,7 +456,8 @@ slab_spared(pf_stack_pool *pool, pf_slab *slab)
     }
 }
 
-/* To the front of the open slabs: its slots are the warmest. */
+/* Moves the slab to the front of the open slabs: its slots are most likely in
+ * the cache. */
 static void
 prefer(pf_stack_pool *pool, pf_slab *slab, bool was_full)
 {
@@ -462,7 +470,7 @@ prefer(pf_stack_pool *pool, pf_slab *slab, bool was_full)
     open_slab(pool, slab);
 }
 
-/* Return it to its slab.  An abandoned pool may be gone afterwards. */
+/* Returns the stack to its slab.  An abandoned pool may be gone afterwards. */
 static void
 put_stack_back(pf_stack *stack)
 {
@@ -481,8 +489,8 @@ put_stack_back(pf_stack *stack)
     }
 }
 
-/* Return all stacks at hand, the most recently released one last: it is the
- * first to be reused. */
+/* The list of stacks at hand begins with the latest released one, so this
+ * reverses it first. */
 void
 pf_slab_put_back(pf_stack_pool *pool)
 {
@@ -512,7 +520,7 @@ pf_stack_pool_free(pf_stack_pool *pool)
         free(pool);
     } else {
         pool->owner = NULL;
-        pool->abandoned = true; /* goes with its last stack, if ever */
+        pool->abandoned = true; /* freed with its last stack, if ever */
     }
 }
 
@@ -538,19 +546,18 @@ pf_stack_pool_load_over(pf_stack_pool *pool)
     give_back(pool, SIZE_MAX);
 }
 
-/* All but the pages that every user touches. */
 bool
 pf_slab_discard_deep(const pf_stack *stack)
 {
     size_t page = pf_stack_page_size();
     uintptr_t top = pf_layout_round_up((uintptr_t)stack, page);
     char *keep = (char *)(top - (PF_KEEP_TOP > page ? PF_KEEP_TOP : page));
-    char *low = stack->area.low + stack->guarded; /* guards hold nothing */
+    char *low = stack->area.low + stack->guarded; /* below, no memory */
     return keep > low && madvise(low, (size_t)(keep - low), PF_DISCARD) == 0;
 }
 
-/* The sample: return the deep part of this stack, and slabs that an earlier
- * load left. */
+/* Returns the deep part of this stack to the system, and slabs that an earlier
+ * load left.  Runs for about one release in TRIM_EVERY. */
 static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
@@ -576,7 +583,8 @@ pf_stack_leave(pf_stack *stack)
     stack->slab->pool->vacant++;
 }
 
-/* Others are at home there: its occupant is gone, and the slot stays. */
+/* Ends the occupant of a slot that is the home of other users as well.  The
+ * slot stays live, without an occupant. */
 static void
 vacate(pf_stack *stack)
 {
@@ -585,11 +593,14 @@ vacate(pf_stack *stack)
     slab->pool->shared--;
     pf_stack_leave(stack);
 #if defined(PYFIBER_HARDTEST)
-    slab->homes[stack->slot] |= GONE; /* nobody may read the header now */
+    /* As if the memory were returned: no code may read this header now. */
+    slab->homes[stack->slot] |= GONE;
     memset(stack, 0, sizeof *stack);
 #endif
 }
 
+/* Whether the slot is the home of several users.  An OWN slot is not; this
+ * clears the flag, because the only user releases the slot. */
 static bool
 is_shared(const pf_stack *stack)
 {
@@ -615,10 +626,12 @@ pf_stack_release(pf_stack *stack)
     }
     pool->live--;
     if (--pool->until_trim == 0) {
-        pf_slab_put_back(pool); /* they keep their slabs from being freed */
+        /* Stacks at hand would keep their slabs from being freed. */
+        pf_slab_put_back(pool);
         trim_one(pool, stack);
     }
-    /* (After a peak, each slab that empties is a chance to return some.) */
+    /* With many spare slabs, after a peak, no stack stays at hand: each slab
+     * that becomes empty is a chance to return some of them. */
     if (pool->hand_count != MOST_AT_HAND && pool->spare <= ALWAYS_SPARE &&
         !pool->abandoned) {
         set_next_at_hand(stack, pool->at_hand);

@@ -1,7 +1,8 @@
-/* The thread's end: a thread-local destructor where the C library lets C code
- * add one (glibc, FreeBSD), elsewhere the destructor of a pthread key.  The
- * former is better: it runs while all the thread's keys still have values, and
- * the host may need its own key to recognize the thread. */
+/* Calls a function when a thread ends: by a thread-local destructor where the
+ * C library lets C code add one (glibc, FreeBSD), elsewhere by the destructor
+ * of a pthread key.  The thread-local destructor is better: it runs while all
+ * keys of the thread still have values, and the host may need its own key to
+ * recognize the thread. */
 #include "engine/core/thread_end.h"
 
 #include "engine/base/atomics.h"
@@ -18,7 +19,7 @@ extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *)
 #define __cxa_thread_atexit_impl(run, argument, library) ((void)0)
 #endif
 
-/* Always the same: shared, one word. */
+/* Shared, one word: all threads store the same function. */
 typedef void (*end_fn)(void);
 static PF_ATOMIC(end_fn) call_at_end;
 static pthread_key_t key;

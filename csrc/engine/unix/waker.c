@@ -1,4 +1,4 @@
-/* An eventfd, or a pipe. */
+/* The waker by an eventfd or a pipe: see waker.h. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -72,11 +72,11 @@ pf_waker_close(pf_waker *waker)
     waker->read_end = waker->write_end = -1;
 }
 
-/* A full pipe is as good as one byte. */
+/* A full pipe refuses the write, which is no failure: it is readable. */
 void
 pf_waker_wake(const pf_waker *waker)
 {
-    const uint64_t one = 1; /* an eventfd needs this; a pipe takes anything */
+    const uint64_t one = 1; /* an eventfd takes 8 bytes, a pipe anything */
     int saved = errno;
     ssize_t n;
     do {
@@ -85,8 +85,8 @@ pf_waker_wake(const pf_waker *waker)
     errno = saved;
 }
 
-/* One read empties an eventfd; a pipe may hold bytes of each producer that
- * came in time. */
+/* One read empties an eventfd.  A pipe holds bytes of every wake since the
+ * last call, so this reads until a read is short. */
 void
 pf_waker_empty(const pf_waker *waker)
 {

@@ -1,5 +1,6 @@
-/* A descriptor that becomes readable when any thread, or a signal handler,
- * says so: the two ends are one eventfd on Linux, those of a pipe elsewhere. */
+/* A waker is a descriptor that any thread, or a signal handler, can make
+ * readable, in order to end a poller's wait.  On Linux both ends are the same
+ * eventfd, elsewhere they are those of a pipe. */
 #ifndef PF_WAKER_H
 #define PF_WAKER_H
 
@@ -8,13 +9,14 @@ typedef struct pf_waker {
     int write_end;
 } pf_waker;
 
-/* 0, or -errno and it is closed. */
+/* Returns 0, or -errno; the waker is closed then. */
 int pf_waker_open(pf_waker *waker);
 void pf_waker_close(pf_waker *waker);
 
-/* From any thread and from a signal handler; errno stays as it was. */
+/* Makes read_end readable.  Any thread and any signal handler may call this;
+ * errno stays as it was. */
 void pf_waker_wake(const pf_waker *waker);
-/* Forget that it was woken. */
+/* Makes read_end unreadable until the next pf_waker_wake. */
 void pf_waker_empty(const pf_waker *waker);
 
 #endif

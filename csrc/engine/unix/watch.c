@@ -1,4 +1,5 @@
-/* The poller of a POSIX system: see watch.h. */
+/* The part of the POSIX poller that is the same for all systems: the table of
+ * registrations, and delivering events to them.  See watch.h. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* fcntl */
 #endif
@@ -16,8 +17,9 @@
 
 /* -------------------------------------------------------- the table --- */
 
-/* A failure changes nothing.  A number that is not open could be any, and the
- * table would become as large. */
+/* Makes the table large enough for `number`.  A failure changes nothing.
+ * Refuses a number that is not open: such a number may be huge, and the table
+ * with it. */
 static int
 make_room(pf_watch *watch, int number)
 {
@@ -40,6 +42,7 @@ make_room(pf_watch *watch, int number)
     return 0;
 }
 
+/* Gives the number a new generation: events found before are ignored. */
 static void
 renew(pf_watched *w)
 {
@@ -54,7 +57,8 @@ watched_of(const pf_watch *watch, const pf_registration *r)
     return &watch->numbers[r->descriptor];
 }
 
-/* Nobody is told of one that is of no interest. */
+/* Marks a number that the system does not watch, so that the next wait reports
+ * an ERROR for it.  Does nothing if its registration asks for no event. */
 static void
 lose(pf_watch *watch, pf_watched *w)
 {
@@ -73,8 +77,9 @@ find_again(pf_watch *watch, pf_watched *w)
 
 /* --------------------------------------------------- registrations --- */
 
-/* A system that does not know of data out of band: whoever asks for nothing
- * else would wait in vain. */
+/* Whether the system can watch for this interest.  A system may lack one event
+ * (out-of-band data): it is then ignored beside others, but refused alone,
+ * because a fiber would wait in vain. */
 static bool
 is_known(const pf_watch *watch, unsigned interest)
 {
@@ -182,8 +187,8 @@ watch_remove(pf_poller *poller, pf_registration *r)
 
 /* ------------------------------------------------------------ wait --- */
 
-/* As if the system had reported an error.  The other half of the room is for
- * what it does report. */
+/* Reports an ERROR for each lost number, as if the system had.  These take at
+ * most half of `found`; the other half is for the system's events. */
 static void
 find_lost(pf_watch *watch)
 {
@@ -214,7 +219,8 @@ watch_wait(pf_poller *poller, int64_t timeout_ns)
     return watch->count;
 }
 
-/* A level-triggered one that nobody has changed since it was told. */
+/* Arms a level-triggered registration again after its event was delivered, if
+ * `ready` has not changed or removed it. */
 static void
 arm_again(pf_watch *watch, const pf_found *found)
 {
@@ -225,19 +231,19 @@ arm_again(pf_watch *watch, const pf_found *found)
     }
 }
 
-/* An edge that was reported is not asked for again until modify(); after an
- * error that is of nothing, and after the end of only what goes out. */
+/* Drops the reported events from an edge-triggered interest, until modify()
+ * asks for them again.  An ERROR drops all events, an END all but WRITE. */
 static void
-disarm(pf_registration *r, unsigned told)
+disarm(pf_registration *r, unsigned reported)
 {
-    unsigned rest = told & PF_IO_ERROR ? 0
-                    : told & PF_IO_END ? (unsigned)PF_IO_WRITE
-                                       : (unsigned)PF_IO_ASKED;
-    r->interest = (uint16_t)((r->interest & ~told & rest) | PF_IO_EDGE);
+    unsigned rest = reported & PF_IO_ERROR ? 0
+                    : reported & PF_IO_END ? (unsigned)PF_IO_WRITE
+                                           : (unsigned)PF_IO_ASKED;
+    r->interest = (uint16_t)((r->interest & ~reported & rest) | PF_IO_EDGE);
 }
 
 static void
-tell(pf_watch *watch, const pf_found *found, struct pf_scheduler *s)
+report(pf_watch *watch, const pf_found *found, struct pf_scheduler *s)
 {
     pf_watched *w = pf_watch_find(watch, found->number, found->generation);
     if (w == NULL) {
@@ -245,20 +251,21 @@ tell(pf_watch *watch, const pf_found *found, struct pf_scheduler *s)
     }
     pf_registration *r = w->registration;
     bool edge = (r->interest & PF_IO_EDGE) != 0;
-    unsigned told = found->events & (r->interest | PF_IO_END | PF_IO_ERROR);
+    unsigned events = found->events & (r->interest | PF_IO_END | PF_IO_ERROR);
     if (edge) {
         find_again(watch, w);
         if (watch->system->rearms) {
-            disarm(r, told);
+            disarm(r, events);
         }
     }
-    r->ready(r, s, told);
+    r->ready(r, s, events);
     if (!edge && watch->system->once) {
         arm_again(watch, found);
     }
 }
 
-/* Whoever has it registered has not looked at it for long. */
+/* Fetches the registration of the next event into the cache: probably no code
+ * has used it for a long time. */
 static void
 prefetch(const pf_watch *watch, const pf_found *found)
 {
@@ -279,7 +286,7 @@ watch_deliver(pf_poller *poller, struct pf_scheduler *s)
         if (i + 1 < count) {
             prefetch(watch, &watch->found[i + 1]);
         }
-        tell(watch, &watch->found[i], s);
+        report(watch, &watch->found[i], s);
     }
 }
 
@@ -291,7 +298,8 @@ watch_wake(pf_poller *poller)
     pf_waker_wake(&((pf_watch *)poller)->waker);
 }
 
-/* Without one of the system for all of them, it tells of wake() only. */
+/* poll(2) has no descriptor for the whole set.  The waker's end, which takes
+ * its place, becomes readable by wake() only. */
 static int
 watch_fileno(pf_poller *poller)
 {
@@ -323,9 +331,10 @@ open_system(pf_watch *watch)
     return error;
 }
 
-/* What is changed through an inherited descriptor is changed for the parent,
- * too: it is closed as it is.  The number of one that is not inherited is free,
- * or another file's, here. */
+/* Closes an inherited descriptor without removing anything from it: a change
+ * through it would be one for the parent, too.  A descriptor that is not
+ * inherited must not be closed: in the child its number is free, or another
+ * file's. */
 static int
 watch_after_fork(pf_poller *poller)
 {

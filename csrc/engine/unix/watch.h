@@ -1,16 +1,17 @@
-/* The poller of a POSIX system: who watches which descriptor, and how that is
- * told.  Of it epoll.c, kqueue.c and poll.c have the system's own calls.
+/* The poller of a POSIX system.  watch.c keeps the registrations and delivers
+ * events to them; epoll.c, kqueue.c and poll.c make the system's calls.
  *
- * A table by number has the registrations.  An event that the system reports
- * names a number and a generation of it.  The generation is another one after
- * each change, so an event is ignored
- *   - when it was found before the change, and is told after it;
- *   - when its registration is gone from here but not from the system: epoll
- *     watches the open file, which outlives its number in every duplicate.
+ * The registrations are in a table by descriptor number.  An event that the
+ * system reports names a number and a generation of it.  Each change of a
+ * registration gives its number a new generation, so an event is ignored
+ *   - if it was found before a change and would be delivered after it;
+ *   - if its registration is gone from the table but not from the system:
+ *     epoll watches the open file, which outlives its number in every
+ *     duplicate.
  *
- * `lost` is a number that the system turned out not to watch (it was closed
- * without removing it, or the child of a fork could not add it again).  That
- * is reported as an ERROR, so nobody waits in vain.
+ * A number is `lost` if the system turned out not to watch it (it was closed
+ * without removing it, or the child of a fork could not add it again).  The
+ * poller reports an ERROR for it, so that no fiber waits in vain.
  */
 #ifndef PF_WATCH_H
 #define PF_WATCH_H
@@ -23,12 +24,12 @@
 
 #define PF_MOST_EVENTS 256 /* of one wait; the next one finds the others */
 #define PF_NOBODY 0        /* a generation that no registration has */
-#define PF_UNARMED (-1)    /* what is armed for a number: nothing is yet */
+#define PF_UNARMED (-1)    /* `before` of `arm`: nothing is armed yet */
 
 typedef struct pf_watched {
     pf_registration *registration; /* NULL: nobody watches this number */
     uint32_t generation;
-    bool lost; /* ... and that is not told yet, or level triggered */
+    bool lost; /* report an ERROR: once for an edge, else at each wait */
 } pf_watched;
 
 typedef struct pf_found {
@@ -41,51 +42,53 @@ typedef struct pf_watch pf_watch;
 
 /* What differs between systems. */
 typedef struct pf_watch_system {
-    size_t event_size; /* of one in `buffer` */
+    size_t event_size; /* bytes of one event in pf_watch.buffer */
     unsigned known;    /* the events that may be asked for, and PF_IO_EDGE */
-    bool inherited;    /* the child of a fork has its descriptor */
-    bool once;         /* level triggered means: told once, then armed again */
+    bool inherited;    /* the child of a fork inherits `fd` */
+    bool once;         /* level triggered: armed for one event, then again */
     bool rearms;       /* see PF_IO_EDGE */
-    /* The waker is open: watch it, and set `fd` if there is one.  0 or -errno;
-     * what it has opened is closed then. */
+    /* Watches the waker, which is open, and sets `fd` if the system has a
+     * descriptor.  Returns 0, or -errno: the caller then closes both. */
     int (*open)(pf_watch *watch);
-    /* Ask for the events of interest, by its generation.  `before` is the
-     * interest that was armed, or PF_UNARMED.  0 or -errno; -EPIPE: it cannot
-     * be watched because it has an error. */
+    /* Asks the system for the events of w's interest, under w's generation.
+     * `before` is the interest that was armed until now, or PF_UNARMED.
+     * Returns 0 or -errno; -EPIPE: the descriptor cannot be watched because it
+     * has an error. */
     int (*arm)(pf_watch *watch, const pf_watched *w, int before);
-    /* The registration's number may be closed already.  NULL: the system
-     * needs no call. */
+    /* Asks the system for nothing any more.  The registration's number may be
+     * closed already.  NULL: the system needs no call. */
     void (*disarm)(pf_watch *watch, const pf_registration *r);
-    /* Wait, and call pf_watch_found for each event, at most `most`.  0 or
-     * -errno. */
+    /* Waits, and calls pf_watch_found for each event, at most `most`.  Returns
+     * 0 or -errno. */
     int (*wait)(pf_watch *watch, int most, int64_t timeout_ns);
 } pf_watch_system;
 
-/* Between wait and deliver the first `count` of `found` are what is to be
- * told. */
+/* Between wait and deliver, the first `count` entries of `found` are the
+ * events to deliver. */
 struct pf_watch {
     pf_poller base;
     const pf_watch_system *system;
-    int fd;      /* the system's; -1: it has none */
+    int fd;      /* of the epoll or kqueue; -1: the system has none */
     bool coarse; /* the system does not wait for less than a millisecond */
     pf_waker waker;
-    pf_watched *numbers;
+    pf_watched *numbers; /* by descriptor number */
     size_t capacity;
-    size_t lost;  /* how many */
+    size_t lost;  /* how many numbers are lost */
     void *buffer; /* the system's events */
-    size_t room;  /* in that; PF_MOST_EVENTS at least */
-    size_t turn;  /* of poll(2): the number that is looked at first */
+    size_t room;  /* events in `buffer`; PF_MOST_EVENTS at least */
+    size_t turn;  /* of poll(2): the number that the next list begins with */
     int count;
     pf_found found[PF_MOST_EVENTS];
 };
 
+/* Whether the registration asks for no event at present. */
 static inline bool
 pf_watch_is_mute(const pf_registration *r)
 {
     return (r->interest & ~(unsigned)PF_IO_EDGE) == 0;
 }
 
-/* NULL: the event is to be ignored. */
+/* Returns the entry that an event belongs to.  NULL: ignore the event. */
 static inline pf_watched *
 pf_watch_find(const pf_watch *watch, uint32_t number, uint32_t generation)
 {
@@ -97,7 +100,7 @@ pf_watch_find(const pf_watch *watch, uint32_t number, uint32_t generation)
     return same ? w : NULL;
 }
 
-/* For `wait`: the system has told of that. */
+/* `wait` calls this for each event that the system reports. */
 static inline void
 pf_watch_found(pf_watch *watch, uint32_t number, uint32_t generation,
                unsigned events)
@@ -107,15 +110,15 @@ pf_watch_found(pf_watch *watch, uint32_t number, uint32_t generation,
     }
 }
 
-/* NULL where there is no such system. */
+/* NULL where the system has no such call. */
 extern const pf_watch_system *const pf_epoll_system, *const pf_kqueue_system,
                                                          *const pf_poll_system;
 
-/* NULL and -errno in *error. */
+/* Returns NULL and sets *error to -errno on failure. */
 pf_poller *pf_watch_new(const pf_watch_system *system, int *error);
 
-/* For system calls that know no finer time.  Rounded up: after an early
- * wake-up we would only wait again. */
+/* Converts a timeout for system calls that take milliseconds.  Rounds up:
+ * after an early wake-up the scheduler would only wait again. */
 static inline int
 pf_watch_milliseconds(int64_t timeout_ns)
 {

@@ -1,4 +1,4 @@
-/* Requests to the driver of sockets: see afd.h. */
+/* Makes requests to AFD, the driver of sockets: see afd.h. */
 #define WIN32_LEAN_AND_MEAN
 #include "engine/windows/afd.h"
 
@@ -15,13 +15,13 @@ enum {
     AFD_EXPEDITED = 1 << 1, /* data out of band */
     AFD_SEND = 1 << 2,
     AFD_DISCONNECT = 1 << 3, /* the other end sends no more */
-    AFD_ABORT = 1 << 4,      /* ... has broken the connection */
+    AFD_ABORT = 1 << 4,      /* the other end has broken the connection */
     AFD_CLOSE = 1 << 5,      /* this end is closed */
     AFD_ACCEPT = 1 << 7,
     AFD_CONNECT_FAIL = 1 << 8,
 };
 
-/* Where winsock2.h and mswsock.h are older. */
+/* Older versions of winsock2.h and mswsock.h lack these. */
 #if !defined(SIO_BASE_HANDLE)
 #define SIO_BASE_HANDLE 0x48000022
 #endif
@@ -48,7 +48,8 @@ typedef NTSTATUS(NTAPI *create_file_fn)(HANDLE *, ACCESS_MASK,
                                         LARGE_INTEGER *, ULONG, ULONG, ULONG,
                                         ULONG, void *, ULONG);
 
-/* Not by CreateFile: the name is none of Win32's.  ntdll is always loaded. */
+/* CreateFile cannot open a device that has no Win32 name, so this calls
+ * NtCreateFile from ntdll, which every process has loaded. */
 static HANDLE
 open_driver(void)
 {
@@ -114,7 +115,7 @@ related(SOCKET s, DWORD which)
     return rc == SOCKET_ERROR ? INVALID_SOCKET : other;
 }
 
-/* Not every system asks itself that before it answers SIO_BASE_HANDLE. */
+/* Not every system checks this before it answers SIO_BASE_HANDLE. */
 static bool
 is_socket(SOCKET s)
 {
@@ -123,9 +124,10 @@ is_socket(SOCKET s)
            SOCKET_ERROR;
 }
 
-/* Programs that stand between us and the system give sockets handles that AFD
- * does not know.  Some of them do not answer the first question, as they
- * should; the other one gets one layer further. */
+/* Returns the handle that AFD knows the socket by.  A program that puts a
+ * layer between Winsock and the system gives its sockets handles of that
+ * layer.  Some layers do not answer SIO_BASE_HANDLE, as they should;
+ * SIO_BSP_HANDLE_POLL then leads to the next layer below. */
 static SOCKET
 base_of(SOCKET s)
 {
@@ -174,7 +176,7 @@ pf_afd_watch_free(pf_afd_watch *watch)
 /* ---------------------------------------------------- requests --- */
 
 static ULONG
-asked_of_system(unsigned interest)
+wanted_from_system(unsigned interest)
 {
     ULONG events = AFD_ABORT | AFD_CLOSE | AFD_CONNECT_FAIL;
     if (interest & PF_IO_READ) {
@@ -190,7 +192,7 @@ asked_of_system(unsigned interest)
 }
 
 static unsigned
-told_by_system(ULONG system)
+found_by_system(ULONG system)
 {
     unsigned events = 0;
     if (system & (AFD_RECEIVE | AFD_ACCEPT)) {
@@ -211,7 +213,8 @@ told_by_system(ULONG system)
     return events;
 }
 
-/* Completed at once or later, there is a packet. */
+/* Whether the system takes the request.  A packet then comes, even if the
+ * request completes at once. */
 static bool
 request(pf_afd_watch *watch)
 {
@@ -231,7 +234,7 @@ pf_afd_ask(pf_afd *afd, pf_afd_watch *watch, unsigned interest)
         .timeout.QuadPart = INT64_MAX,
         .count = 1,
         .socket = watch->socket,
-        .events = asked_of_system(interest),
+        .events = wanted_from_system(interest),
     };
     watch->asked = interest;
     watch->outstanding = true;
@@ -242,13 +245,14 @@ pf_afd_ask(pf_afd *afd, pf_afd_watch *watch, unsigned interest)
     watch->overlapped.Internal = STATUS_OF_LOST;
     if (!PostQueuedCompletionStatus(afd->port, 0, afd->key,
                                     &watch->overlapped)) {
-        watch->outstanding = false; /* no memory: nobody will be told */
+        watch->outstanding = false; /* no memory: the ERROR is lost */
         afd->outstanding--;
     }
     return false;
 }
 
-/* Not found: its packet is on the way already. */
+/* CancelIoEx fails if the request has completed: then its packet comes
+ * anyway. */
 void
 pf_afd_cancel(pf_afd_watch *watch)
 {
@@ -268,7 +272,7 @@ pf_afd_answer(pf_afd *afd, pf_afd_watch *watch)
         return PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR;
     }
     return watch->request.count == 0 ? 0
-                                     : told_by_system(watch->request.events);
+                                     : found_by_system(watch->request.events);
 }
 
 bool
@@ -279,9 +283,8 @@ pf_afd_has_answered(const pf_afd_watch *watch)
 
 /* --------------------------------------------------------- end --- */
 
-#define ANSWERS_WITHIN                                                        \
-    1000 /* milliseconds: a driver that is cancelled has answered
-                         long ago */
+/* Milliseconds.  The driver answers a cancelled request long before that. */
+#define ANSWERS_WITHIN 1000
 
 static void
 cancel_all(pf_afd *afd)

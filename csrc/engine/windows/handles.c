@@ -1,4 +1,4 @@
-/* Waits for handles: see handles.h. */
+/* Watches handles that are not sockets: see handles.h. */
 #define WIN32_LEAN_AND_MEAN
 #include "engine/windows/handles.h"
 
@@ -8,8 +8,9 @@
 
 /* ---------------------------------------------- the pool's thread --- */
 
+/* Runs on a thread of the system's pool. */
 static void CALLBACK
-it_is_set(void *data, BOOLEAN timed_out)
+handle_is_set(void *data, BOOLEAN timed_out)
 {
     pf_handle *h = data;
     (void)timed_out;
@@ -17,7 +18,8 @@ it_is_set(void *data, BOOLEAN timed_out)
     PostQueuedCompletionStatus(h->port, 0, h->key, NULL);
 }
 
-/* After this no thread uses it. */
+/* Ends the pool's wait for a handle.  Afterwards no thread of the pool uses
+ * `h`. */
 static void
 end_wait(pf_handle *h)
 {
@@ -41,7 +43,7 @@ pf_handles_watch(pf_handles *handles)
         pf_handle *h = handles->list[i];
         HANDLE handle = (HANDLE)h->registration->descriptor;
         if (is_of_interest(h) && h->wait == NULL &&
-            !RegisterWaitForSingleObject(&h->wait, handle, it_is_set, h,
+            !RegisterWaitForSingleObject(&h->wait, handle, handle_is_set, h,
                                          INFINITE, WT_EXECUTEONLYONCE)) {
             h->wait = NULL;
             return false;
@@ -50,8 +52,9 @@ pf_handles_watch(pf_handles *handles)
     return true;
 }
 
-/* The pool's thread may have taken the signal of an event that resets itself.
- * Found here or there, it is not to be found again by the other. */
+/* The pool's thread may have taken the signal of an event that resets itself,
+ * so this looks at `fired` first.  Once either has found the signal, end_wait
+ * keeps the other from finding it again. */
 static bool
 is_set(pf_handle *h)
 {
@@ -95,7 +98,7 @@ is_known(unsigned interest)
     return (interest & ~(unsigned)(PF_IO_READ | PF_IO_EDGE)) == 0;
 }
 
-/* Pseudo-handles are below 0. */
+/* Pseudo-handles, which are below 0, do not count as open. */
 static bool
 is_open(intptr_t descriptor)
 {
@@ -147,7 +150,7 @@ pf_handles_modify(pf_handles *handles, pf_registration *r, unsigned interest)
     return 0;
 }
 
-/* The last one takes its place. */
+/* The last entry of the list takes the place of the removed one. */
 int
 pf_handles_remove(pf_handles *handles, pf_registration *r)
 {
@@ -161,8 +164,9 @@ pf_handles_remove(pf_handles *handles, pf_registration *r)
     return 0;
 }
 
-/* From the last to the first: a registration that meanwhile moves to a lower
- * place, or is added at the end, has had its report or has none. */
+/* Goes from the last entry to the first.  `ready` may remove a registration,
+ * whose place the last one then takes, or add one at the end: the one that
+ * moves down has been reported already, the new one has nothing to report. */
 void
 pf_handles_deliver(pf_handles *handles, struct pf_scheduler *s)
 {

@@ -1,10 +1,11 @@
-/* Handles that a poller waits for: those that Windows' own waits take (events,
- * processes), not sockets.  Set counts as readable.
+/* Watches handles for a poller: those that WaitForSingleObject takes (events,
+ * processes), not sockets (afd.h).  A handle that is set counts as readable.
  *
- * The poller sleeps at a completion port, which such handles know nothing of.
- * So the thread looks at them itself, before and after it sleeps, and while it
- * does a thread of the system's pool waits for them and posts a packet.  Few
- * use any: a run on the main thread has one, for Ctrl-C.
+ * The poller sleeps at a completion port, which such handles do not report to.
+ * So the poller's thread looks at the handles before and after it sleeps.
+ * While it sleeps, a thread of the system's thread pool waits for them and
+ * posts a packet to the port.  Few programs use handles: a run on the main
+ * thread has one, for Ctrl-C.
  */
 #ifndef PF_HANDLES_H
 #define PF_HANDLES_H
@@ -16,17 +17,19 @@
 
 #define PF_MOST_HANDLES (MAXIMUM_WAIT_OBJECTS - 1)
 
-/* In place for as long as the pool's thread may use it. */
+/* Allocated separately, because it must not move while the pool's thread may
+ * use it. */
 typedef struct pf_handle {
     pf_registration *registration;
-    HANDLE port; /* the pool's thread posts there ... */
+    HANDLE port; /* where the pool's thread posts, after it has set `fired` */
     ULONG_PTR key;
-    HANDLE wait;              /* NULL: no thread waits for it */
-    PF_ATOMIC(uint8_t) fired; /* ... after it has set this */
-    bool found;
+    HANDLE wait; /* NULL: the pool does not wait for the handle */
+    PF_ATOMIC(uint8_t) fired;
+    bool found; /* set, and not delivered yet */
 } pf_handle;
 
-/* Of one poller.  Packets with the key mean: look. */
+/* The handles of one poller.  A packet with the key asks it to look at
+ * them. */
 typedef struct pf_handles {
     HANDLE port;
     ULONG_PTR key;
@@ -34,7 +37,7 @@ typedef struct pf_handles {
     pf_handle *list[PF_MOST_HANDLES];
 } pf_handles;
 
-/* As the poller's functions of those names. */
+/* These do what the functions of pf_poller_ops with their names do. */
 int pf_handles_add(pf_handles *handles, intptr_t descriptor, unsigned interest,
                    pf_registration *r);
 int pf_handles_modify(pf_handles *handles, pf_registration *r,
@@ -42,10 +45,10 @@ int pf_handles_modify(pf_handles *handles, pf_registration *r,
 int pf_handles_remove(pf_handles *handles, pf_registration *r);
 void pf_handles_deliver(pf_handles *handles, struct pf_scheduler *s);
 
-/* How many are set; deliver tells. */
+/* Returns how many handles are set; pf_handles_deliver reports them. */
 int pf_handles_look(pf_handles *handles);
-/* Have packets posted while the thread sleeps.  False: no thread is to be had
- * for one of them. */
+/* Makes the thread pool wait for each handle of interest and post a packet.
+ * False if the system has no thread for one of them. */
 bool pf_handles_watch(pf_handles *handles);
 void pf_handles_finish(pf_handles *handles);
 

@@ -1,4 +1,4 @@
-/* Locks by Windows. */
+/* Locks by the SRWLOCK of Windows: see mutex.h. */
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 

@@ -1,4 +1,4 @@
-/* Winsock; see io/net.h. */
+/* The calls of net.h by Winsock. */
 #include "engine/io/net.h"
 
 #define WIN32_LEAN_AND_MEAN
@@ -9,8 +9,9 @@
 
 #include "engine/core/timers.h"
 
-/* The errors that callers look for; others as Winsock numbers them, which is
- * what the standard library's OSError wants there. */
+/* Returns the last error of Winsock, negated.  Only the one that callers look
+ * for becomes an errno value; the others keep Winsock's number, which OSError
+ * expects on Windows. */
 static int
 last_error(void)
 {
@@ -58,8 +59,8 @@ pf_net_close(intptr_t number)
     closesocket((SOCKET)number);
 }
 
-/* A number of the C library is none: taken for a handle, it is that of
- * something else. */
+/* Refuses a descriptor number of the C library: taken for a handle, that
+ * number belongs to something else. */
 int
 pf_net_check(intptr_t number)
 {
@@ -69,7 +70,7 @@ pf_net_check(intptr_t number)
     return rc == SOCKET_ERROR ? last_error() : 0;
 }
 
-/* select() tells of a failed connect among the exceptions. */
+/* select() reports a failed connect among the exceptions. */
 int
 pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)
 {

@@ -1,4 +1,5 @@
-/* The threads of this process: see os_threads.h. */
+/* Lists the threads of this process from a snapshot of all threads of the
+ * system: see os_threads.h. */
 #include "engine/base/os_threads.h"
 
 #define WIN32_LEAN_AND_MEAN

@@ -1,12 +1,12 @@
-/* The clock, and the default poller: a completion port, at which everything
- * that ends a wait arrives as a packet.
+/* Reads the clocks, and has the default poller: a completion port, at which
+ * everything that ends a wait arrives as a packet.
  *
- *   wake()    posts one, unless one is there that no wait has taken
- *   sockets   the answers to requests: see afd.h
- *   handles   one that says: look at them; see handles.h
+ *   wake()    posts a packet, unless one is there that no wait has taken
+ *   sockets   a packet answers a request to their driver: see afd.h
+ *   handles   a packet asks the poller to look at all handles: see handles.h
  *
- * A registration of a socket has a watch, found by the number of the socket: a
- * handle, a multiple of four, of which a process has at most 2^24.
+ * The registration of a socket has a watch in a table by the socket's number,
+ * which is a handle: a multiple of four.  A process has at most 2^24 handles.
  */
 #define WIN32_LEAN_AND_MEAN
 #include "engine/io/poller.h"
@@ -26,16 +26,17 @@
 
 enum { WAKE_KEY, LOOK_KEY, AFD_KEY };
 
-/* Between wait and deliver, `found` is the buffer. */
+/* Between wait and deliver, the first `found_count` entries of `found` are the
+ * watches to deliver. */
 typedef struct port_poller {
     pf_poller base;
     HANDLE port;
-    PF_ATOMIC(uint8_t) woken; /* a packet of wake() is on its way */
+    PF_ATOMIC(uint8_t) woken; /* no wait has taken wake()'s packet yet */
     pf_handles handles;
     pf_afd afd;
     pf_afd_watch **watches; /* by number */
     size_t capacity;
-    bool asked_again; /* there may be more packets at once */
+    bool asked_again; /* a new request may have been answered at once */
     int found_count;
     pf_afd_watch *found[MOST_PACKETS];
     OVERLAPPED_ENTRY packets[MOST_PACKETS]; /* not on a fiber's stack */
@@ -52,7 +53,7 @@ pf_clock_monotonic(void)
     return seconds * 1000000000 + rest * 1000000000 / frequency.QuadPart;
 }
 
-/* Counted in ticks of 15.6 ms. */
+/* Windows counts this time in ticks of 15.6 ms. */
 int64_t
 pf_clock_thread_time(void)
 {
@@ -81,7 +82,8 @@ watch_of(const port_poller *p, const pf_registration *r)
     return watch != NULL && watch->registration == r ? watch : NULL;
 }
 
-/* The number is that of a socket that is open. */
+/* Makes the table large enough for `place`, which is that of an open socket's
+ * number, so it is not huge. */
 static int
 make_room(port_poller *p, size_t place)
 {
@@ -116,7 +118,8 @@ enter_watch(port_poller *p, pf_registration *r, pf_afd_watch *watch)
     return 0;
 }
 
-/* Its memory goes when neither the system nor the buffer knows it. */
+/* Frees a removed watch, unless the system may still write to it or it is in
+ * `found`. */
 static void
 let_go(pf_afd_watch *watch)
 {
@@ -178,8 +181,8 @@ port_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
                : rc;
 }
 
-/* What has been found, or has come without being taken, is asked for again.
- * One that is outstanding serves if it was asked for as much. */
+/* Asks again for what was found, or answered without a wait having taken the
+ * packet.  An outstanding request stays if it asks for all these events. */
 static int
 modify_socket(port_poller *p, pf_afd_watch *watch, unsigned interest)
 {
@@ -235,7 +238,7 @@ port_remove(pf_poller *poller, pf_registration *r)
 
 /* ------------------------------------------------------------ wait --- */
 
-/* Rounded up: after an early wake-up we would only wait again. */
+/* Rounds up: after an early wake-up the scheduler would only wait again. */
 static DWORD
 milliseconds(int64_t timeout_ns)
 {
@@ -246,16 +249,16 @@ milliseconds(int64_t timeout_ns)
     return ms < 0 ? 0 : ms < INFINITE ? (DWORD)ms : INFINITE - 1;
 }
 
-/* What is told of it; 0: it is asked again, if somebody still wants it. */
+/* Returns the events that the registration gets; 0: none, so ask again. */
 static unsigned
-told_to(const pf_registration *r, unsigned events)
+events_for(const pf_registration *r, unsigned events)
 {
     return is_mute(r->interest)
                ? 0
                : events & (r->interest | PF_IO_END | PF_IO_ERROR);
 }
 
-/* Its packet has come. */
+/* The packet of the watch has come. */
 static void
 take_answer(port_poller *p, pf_afd_watch *watch)
 {
@@ -265,7 +268,7 @@ take_answer(port_poller *p, pf_afd_watch *watch)
         let_go(watch);
         return;
     }
-    watch->events = watch->stale ? 0 : told_to(r, events);
+    watch->events = watch->stale ? 0 : events_for(r, events);
     if (watch->events == 0) {
         (void)ask(p, watch);
         p->asked_again = true;
@@ -281,12 +284,13 @@ take_packet(port_poller *p, const OVERLAPPED_ENTRY *packet)
     if (packet->lpCompletionKey == AFD_KEY) {
         take_answer(p, (pf_afd_watch *)packet->lpOverlapped);
     } else if (packet->lpCompletionKey == WAKE_KEY) {
-        /* Who wakes us from here on ends this wait, too: it is over. */
+        /* This wait ends anyway, so no wake() before here is lost.  A later
+         * one posts a new packet. */
         pf_store(&p->woken, 0);
     }
 }
 
-/* 0 or -errno. */
+/* Waits at most `timeout` milliseconds for packets.  Returns 0 or -errno. */
 static int
 take_packets(port_poller *p, DWORD timeout)
 {
@@ -302,7 +306,8 @@ take_packets(port_poller *p, DWORD timeout)
     return 0;
 }
 
-/* What was asked again and is true answers at once. */
+/* Fills `found`.  If requests were made anew, looks once more: those for an
+ * event that is true are answered at once. */
 static int
 find(port_poller *p, DWORD timeout)
 {
@@ -334,18 +339,18 @@ port_wait(pf_poller *poller, int64_t timeout_ns)
 
 /* --------------------------------------------------------- deliver --- */
 
-/* An edge that was reported is not asked for again until modify(); after an
- * error that is of nothing. */
+/* Drops the reported events from an edge-triggered interest, until modify()
+ * asks for them again.  An ERROR drops all events. */
 static void
-disarm(pf_registration *r, unsigned told)
+disarm(pf_registration *r, unsigned reported)
 {
-    r->interest =
-        told & PF_IO_ERROR ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE;
+    r->interest = reported & PF_IO_ERROR
+                      ? PF_IO_EDGE
+                      : (r->interest & ~reported) | PF_IO_EDGE;
 }
 
-/* It asks for the rest, or for the same again. */
 static void
-tell(pf_afd_watch *watch, struct pf_scheduler *s)
+report(pf_afd_watch *watch, struct pf_scheduler *s)
 {
     pf_registration *r = watch->registration;
     watch->found = false;
@@ -364,12 +369,13 @@ port_deliver(pf_poller *poller, struct pf_scheduler *s)
     for (int i = 0; i < count; i++) {
         pf_afd_watch *watch = p->found[i];
         if (watch->found && watch->registration != NULL) {
-            tell(watch, s);
+            report(watch, s);
         }
         watch->held = false;
         if (watch->registration == NULL) {
             let_go(watch);
         } else if (!watch->outstanding) {
+            /* For the other events of an edge, or for the same ones again. */
             (void)ask(p, watch);
         }
     }

@@ -1,6 +1,7 @@
-/* Stacks where the system makes them: a pf_stack is a header with a room and
- * the system's fiber, which the context backend makes at the first use and
- * which stays with the header in the pool.  The system guards the C stack. */
+/* Pools stacks that Windows makes.  A pf_stack is a header with a room and a
+ * fiber of the system, which the context backend makes at the first use and
+ * which stays with the header in the pool.  Windows guards the C stack.  What
+ * stack.h describes and Windows lacks is in alone.h. */
 #include "engine/stack/stack.h"
 
 #define WIN32_LEAN_AND_MEAN
@@ -11,9 +12,10 @@
 #include "engine/base/memory.h"
 #include "engine/stack/testing.h"
 
-#define LEAST_C_STACK ((size_t)64 << 10) /* the system's own granularity */
+/* Bytes: the granularity with which the system allocates addresses. */
+#define LEAST_C_STACK ((size_t)64 << 10)
 
-/* Free stacks kept: these, and a quarter of the recent peak. */
+/* A pool keeps so many free stacks, and a quarter of the recent peak. */
 #define LEAST_SPARE 16
 
 /* A block holds one stack; free ones are linked, the latest first. */
@@ -30,7 +32,7 @@ struct pf_stack_pool {
     size_t blocks;
     size_t live;
     size_t peak;
-    size_t recent_peak; /* decreases with releases */
+    size_t recent_peak; /* of `live`; releases lower it step by step */
     uint64_t acquired;
     uint64_t trims;
     pf_limit limit;
@@ -38,10 +40,11 @@ struct pf_stack_pool {
     bool abandoned; /* freed while stacks were live */
 };
 
+/* `unit` is a power of two. */
 static size_t
 round_up(size_t n, size_t unit)
 {
-    return (n + unit - 1) & ~(unit - 1); /* a power of two */
+    return (n + unit - 1) & ~(unit - 1);
 }
 
 size_t
@@ -67,7 +70,7 @@ pf_stack_force_guard(pf_guard_kind kind)
 size_t
 pf_stack_min(size_t room_size)
 {
-    (void)room_size; /* it lies elsewhere */
+    (void)room_size; /* the room is no part of the stack here */
     return LEAST_C_STACK;
 }
 
@@ -139,7 +142,7 @@ pf_stack_pool_free(pf_stack_pool *pool)
         free(pool);
     } else {
         pool->owner = NULL;
-        pool->abandoned = true; /* goes with its last stack, if ever */
+        pool->abandoned = true; /* freed with its last stack, if ever */
     }
 }
 
@@ -225,7 +228,7 @@ pf_stack_pool_trim(pf_stack_pool *pool)
     size_t before = pool->blocks;
     size_t bytes = free_all_blocks(pool);
     pool->recent_peak = pool->live;
-    /* As elsewhere: each one that went, and the call. */
+    /* As on POSIX: one for each block that was freed, and one for the call. */
     pool->trims += before - pool->blocks + (bytes != 0);
     return bytes;
 }

@@ -1,5 +1,5 @@
-/* Windows reports a thread's end under the loader's lock, where no code may
- * wait for the GIL: so the host is not told. */
+/* Does nothing: Windows reports a thread's end under the loader's lock, where
+ * no code may wait for the GIL, so the host's function is never called. */
 #include "engine/core/thread_end.h"
 
 void

@@ -1,6 +1,6 @@
 /* Cancellation: finds which fibers a cancellation reaches, and wakes those
  * that are parked.  scope.h describes the tree of scopes and fibers;
- * cancelled.c raises the exception; pf_told_note notes in which fibers it has
+ * cancelled.c raises the exception; pf_delivery_note notes in which fibers it has
  * been raised.
  */
 #include "python/cancel/cancel.h"
@@ -128,13 +128,13 @@ set_fiber(FiberObject *fiber, bool cancelled, bool anew)
         return;
     }
     if (fiber->under_cancel &&
-        !(anew && fiber->patched && !pf_told_all(fiber))) {
+        !(anew && fiber->patched && !pf_delivery_all(fiber))) {
         return;
     }
     fiber->under_cancel = true;
     if (fiber->core.state == PF_PARKED && !fiber->is_hub) {
         pf_scheduler_wake(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
-        pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+        pf_scheduler_notify_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 
@@ -236,7 +236,7 @@ pf_scope_entered(ScopeObject *scope)
 {
     scope->source = scope_source(scope);
     if (scope->cancelled) { /* earlier, but it reaches the fiber only now */
-        scope->cancelled_at = pf_told_next_number();
+        scope->cancelled_at = pf_delivery_next_number();
     }
     set_fiber(scope->fiber, scope->source != NULL, false);
 }
@@ -338,7 +338,7 @@ static size_t
 number_of(PyObject *source)
 {
     if (source == NULL) {
-        return pf_told_next_number();
+        return pf_delivery_next_number();
     }
     return PyObject_TypeCheck(source, pf_scope_type)
                ? ((ScopeObject *)source)->cancelled_at
@@ -347,7 +347,7 @@ number_of(PyObject *source)
 
 /* Cancels a child of the scope `from`, which is left.  A child that was
  * cancelled through the scope keeps the number of that cancellation, so that
- * it does not count as a new one (see pf_told_note). */
+ * it does not count as a new one (see pf_delivery_note). */
 static void
 cancel_child(PfTaskObject *child, const ScopeObject *from, PyObject *why)
 {
@@ -518,7 +518,7 @@ pf_cancel_note(PfTaskObject *task, PyObject *why)
 void
 pf_cancel_now(FiberObject *fiber, PyObject *why)
 {
-    cancel_as(fiber, why, pf_told_next_number());
+    cancel_as(fiber, why, pf_delivery_next_number());
 }
 
 void
@@ -527,7 +527,7 @@ pf_cancel_again(FiberObject *fiber, PyObject *why)
     if (!fiber->cancel_called) {
         pf_cancel_now(fiber, why);
     } else if (fiber->core.state != PF_DONE) {
-        pass_on_from_fiber(fiber, pf_told_next_number());
+        pass_on_from_fiber(fiber, pf_delivery_next_number());
     }
 }
 
@@ -553,7 +553,7 @@ mark_cancelled(ScopeObject *scope, PyObject *why)
     bool first = !scope->cancelled && !scope->left;
     if (first) {
         scope->cancelled = true;
-        scope->cancelled_at = pf_told_next_number();
+        scope->cancelled_at = pf_delivery_next_number();
         scope->why = Py_XNewRef(why);
         scope->reason =
             why == NULL ? NULL : Py_NewRef(pf_scope_reason_in(why));
@@ -583,7 +583,7 @@ void
 pf_scope_cancel_again(ScopeObject *scope, PyObject *why)
 {
     if (!mark_cancelled(scope, why)) {
-        scope->cancelled_at = pf_told_next_number();
+        scope->cancelled_at = pf_delivery_next_number();
     }
     pass_on_from_scope(scope);
 }
@@ -613,8 +613,6 @@ scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     (void)ignored;
     if (scope->fiber != NULL) {
         pf_scope_remove(scope);
-    } else {
-        pf_scope_refresh(scope);
     }
 }
 
@@ -708,7 +706,7 @@ traverse(const FiberObject *fiber, visitproc visit, void *arg)
 
 const PfCancelling pf_cancel_table = {
     .raise_in = pf_cancelled_raise_in,
-    .is_told = pf_told_all,
+    .is_delivered = pf_delivery_all,
     .retract = pf_cancelled_retract,
     .cancel = pf_cancel_fiber,
     .is_top = is_top,

@@ -34,7 +34,7 @@ void pf_cancel_note(PfTaskObject *task, PyObject *why);
  * Python code.  For a fiber that is cancelled already, pf_cancel_now does
  * nothing.  pf_cancel_again is for a cancel() that the program calls: it is a
  * new cancellation even then, so a call that patch() has changed raises
- * Cancelled once more (see pf_told_note). */
+ * Cancelled once more (see pf_delivery_note). */
 void pf_cancel_now(FiberObject *fiber, PyObject *why);
 void pf_cancel_again(FiberObject *fiber, PyObject *why);
 int pf_cancel_init(PyObject *module);

@@ -75,21 +75,21 @@ pf_cancelled_raise_by(PyObject *source)
 int
 pf_cancelled_raise_in(FiberObject *fiber)
 {
-    PyObject *source = fiber->patched ? pf_told_find_news(fiber) : NULL;
+    PyObject *source = fiber->patched ? pf_delivery_find_news(fiber) : NULL;
     if (source == NULL) {
         source = pf_scope_source_of(fiber);
     }
     if (source == NULL) {
         source = source_beyond_shields(fiber);
     }
-    pf_told_note(fiber, pf_told_latest());
+    pf_delivery_note(fiber, pf_delivery_latest());
     return pf_cancelled_raise_by(source);
 }
 
 void
 pf_cancelled_retract(FiberObject *fiber)
 {
-    pf_told_note(fiber, 0);
+    pf_delivery_note(fiber, 0);
 }
 
 /* ------------------------------------------------------------- the type */

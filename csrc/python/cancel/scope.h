@@ -47,12 +47,12 @@ struct ScopeObject {
     ScopeObject *outer, *inner;
     PyObject *source; /* NULL: not cancelled */
     PfTaskObject *children;
-    ScopeObject *work;         /* next in a list of scopes to refresh */
-    PyObject *reason;          /* of the cancellation; NULL: None */
-    PyObject *why;             /* (reason, by) or NULL; NULL once left */
-    const char *what;          /* name of the function that made it, or NULL */
-    size_t cancelled_at, told; /* see pf_told_note */
-    int64_t length;            /* ns from entering to the deadline, or -1 */
+    ScopeObject *work; /* next in a list of scopes to refresh */
+    PyObject *reason;  /* of the cancellation; NULL: None */
+    PyObject *why;     /* (reason, by) or NULL; NULL once left */
+    const char *what;  /* name of the function that made it, or NULL */
+    size_t cancelled_at, delivered; /* see pf_delivery_note */
+    int64_t length; /* ns from entering to the deadline, or -1 */
     bool times_out; /* raises TimeoutError in place of the Cancelled */
     bool shield;    /* cancellation from outside stays outside */
     bool cancelled; /* cancel() was called, or the deadline passed */
@@ -139,18 +139,18 @@ extern PyType_Spec pf_cancelled_spec;
 
 /* --- which cancellations have been raised --- */
 /* Returns the number of a new cancellation. */
-size_t pf_told_next_number(void);
+size_t pf_delivery_next_number(void);
 /* Returns the number of the latest cancellation. */
-size_t pf_told_latest(void);
+size_t pf_delivery_latest(void);
 /* Notes that all cancellations up to this number have been raised in the
  * fiber; 0: none. */
-void pf_told_note(FiberObject *fiber, size_t number);
+void pf_delivery_note(FiberObject *fiber, size_t number);
 /* Returns the outermost scope or fiber whose cancellation reaches this fiber
  * and has not been raised in it yet: borrowed, or NULL. */
-PyObject *pf_told_find_news(const FiberObject *fiber);
+PyObject *pf_delivery_find_news(const FiberObject *fiber);
 /* Returns true if all cancellations that reach the fiber have been raised in
  * it. */
-bool pf_told_all(const FiberObject *fiber);
+bool pf_delivery_all(const FiberObject *fiber);
 
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;

@@ -25,8 +25,6 @@
 #include "engine/core/ccontext.h"
 #include "include/pyfiber.h"
 
-#define PYFIBER_NO_IMPORT
-
 #include <errno.h>
 
 /* Functions that exist only in the Python module; never released. */
@@ -203,7 +201,7 @@ api_current(void)
 }
 
 /* Notes that foreign C code is on the stack of the running fiber, which is
- * about to wait: see pf_packing.lends.  Returns what end_foreign_wait() takes,
+ * about to wait: see pf_packing.foreign_waits.  Returns what end_foreign_wait() takes,
  * or NULL with an exception. */
 static PfRare *
 begin_foreign_wait(void)
@@ -216,7 +214,7 @@ begin_foreign_wait(void)
     }
     PfRare *rare = pf_fiber_rare_of(CURRENT(t));
     if (rare != NULL) {
-        rare->lends++;
+        rare->foreign_waits++;
     }
     return rare;
 }
@@ -224,8 +222,8 @@ begin_foreign_wait(void)
 static void
 end_foreign_wait(PfRare *rare)
 {
-    if (rare->lends != 0) {
-        rare->lends--;
+    if (rare->foreign_waits != 0) {
+        rare->foreign_waits--;
     }
 }
 

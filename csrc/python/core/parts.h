@@ -24,7 +24,7 @@ typedef struct PfRootOps {
     void (*end)(PfThread *t);        /* the record is about to be freed */
     /* The thread is gone, and its fibers can no longer be unwound: report that
      * some are left. */
-    void (*tell_left)(PfThread *t);
+    void (*report_left)(PfThread *t);
 } PfRootOps;
 
 /* Operations of rooms above that rooms below call. One part fills in each. */

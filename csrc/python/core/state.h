@@ -23,7 +23,7 @@
  *                           no Python code runs while a lock is held
  *   of a thread             thread-local, or in its PfThread
  *
- * docs/design.md has a table of what is shared.
+ * docs/design_state.md has a table of what is shared.
  */
 #ifndef PF_STATE_H
 #define PF_STATE_H
@@ -42,7 +42,7 @@ typedef struct PfConstants {
     PyObject *cancelled; /* set by cancel/ */
     PyObject *deadlock_error;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
+    PyObject *s_run, *s_park, *s_sleep, *s_yield;
     PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled, *s_watchdog;
     bool in_parallel; /* no GIL, and more than one processor */
 } PfConstants;

@@ -128,7 +128,7 @@ give_up_fibers(PfThread *t)
     unlist(t); /* code that walks the list looks at the thread's state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_thread_current = NULL;
-    pf_parts_hooks.root->tell_left(t);
+    pf_parts_hooks.root->report_left(t);
 }
 
 static void

@@ -100,7 +100,7 @@ unwind_all(PfThread *t)
 }
 
 static void
-tell_left(PfThread *t)
+report_left(PfThread *t)
 {
     FiberObject *first = find_suspended(t->live);
     if (first != NULL) {
@@ -129,7 +129,7 @@ static const PfRootOps root = {
     .runs = runs,
     .drop_posts = pf_post_close,
     .end = end,
-    .tell_left = tell_left,
+    .report_left = report_left,
 };
 
 const PfPart pf_root_part = {

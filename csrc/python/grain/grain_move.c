@@ -39,7 +39,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         g->pool->policy != NULL) {
         pf_grain_pool_add(g->pool, g);
     }
-    pf_scheduler_tell_host(s);
+    pf_scheduler_notify_host(s);
     /* Take the grain out of its pool now, unless it has left while its
      * policy's code let others run, or leaves after its present step. */
     if (g->leaves && g->core.scheduler == &s->core &&

@@ -42,7 +42,7 @@ pf_grain_wake(GrainObject *g, pf_wake why)
 {
     if (g->core.scheduler != NULL &&
         pf_scheduler_wake(g->core.scheduler, &g->core, why)) {
-        pf_scheduler_tell_host(pf_grain_scheduler(g));
+        pf_scheduler_notify_host(pf_grain_scheduler(g));
     }
 }
 
@@ -123,7 +123,7 @@ unpark_arrived(SchedulerObject *s, PyObject *op, PyObject *value)
 {
     GrainObject *g = (GrainObject *)op;
     if (is_still_of(g, s) && pf_task_give_permit(PF_TASK(g), value) == 0) {
-        pf_wait_tell_second_permit(op, value);
+        pf_wait_warn_second_permit(op, value);
     }
 }
 

@@ -333,7 +333,7 @@ greenlet_dealloc(PyObject *op)
         if (impl->kind == PF_GREENLET_MAIN) {
             pf_fetch_sub(&pf_greenlet_mains, 1);
         } else if (impl->kind == PF_GREENLET_OWN && impl->fiber != NULL) {
-            pf_greenlet_bury(g);
+            pf_greenlet_end_dead(g);
         }
         greenlet_clear(op);
     }

@@ -175,7 +175,7 @@ bool pf_greenlet_thread_gone(PyGreenlet *g);
 /* Abandon the greenlets of a thread that ends: none can be entered again. */
 void pf_greenlets_orphan(PfThread *t);
 /* Free the fiber of a greenlet that dies after its thread has ended. */
-void pf_greenlet_bury(PyGreenlet *g);
+void pf_greenlet_end_dead(PyGreenlet *g);
 /* Do what t->pending asks for before a switch, as pf_pending_run() does for
  * fibers.  Returns 0, or -1 with greenlet.error. */
 int pf_greenlet_run_pending(PfThread *t);

@@ -159,7 +159,7 @@ abandon(FiberObject *fiber)
 /* The objects in the frames leak.  The stack is freed, unless it is pinned or
  * an object that other code may refer to, such as a frame, points into it. */
 void
-pf_greenlet_bury(PyGreenlet *g)
+pf_greenlet_end_dead(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     IMPL(g)->fiber = NULL;

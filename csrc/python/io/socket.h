@@ -137,7 +137,7 @@ pf_socket_transfer_until(PfIo *io, PfTry once, void *with)
 Py_ssize_t pf_transfer_move(PfIo *io, const PfBytes *bytes);
 /* Sets the attribute `sent` of the exception that is set: how many bytes
  * went. */
-void pf_transfer_tell(Py_ssize_t sent);
+void pf_transfer_set_sent(Py_ssize_t sent);
 
 /* Returns the thread's buffer for receiving, PF_SHARED_BUFFER bytes, or NULL
  * with an exception.  The caller must copy what it receives there before any

@@ -279,7 +279,7 @@ write_to_end(PfTlsOp *op, Write *write)
 {
     while (write->done < write->view.len) {
         if (write_once(op, write) < 0) {
-            pf_transfer_tell(write->done);
+            pf_transfer_set_sent(write->done);
             return -1;
         }
     }

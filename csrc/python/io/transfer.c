@@ -281,7 +281,7 @@ sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 }
 
 void
-pf_transfer_tell(Py_ssize_t sent)
+pf_transfer_set_sent(Py_ssize_t sent)
 {
     PyObject *exc = pystate_take_exception();
     PyObject *number = PyLong_FromSsize_t(sent);
@@ -304,7 +304,7 @@ send_all(PfIo *io, const Py_buffer *data, int flags)
                          flags};
         Py_ssize_t sent = pf_transfer_move(io, &bytes);
         if (sent < 0) {
-            pf_transfer_tell(done);
+            pf_transfer_set_sent(done);
             return -1;
         }
         done += sent;

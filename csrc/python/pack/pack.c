@@ -48,8 +48,9 @@ look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
     PyStateView view = pystate_view(fiber->saved);
     packing->room_end = pystate_room_end(fiber->saved);
     packing->exposed = view.exposed;
-    packing->lends =
-        view.called_back || pf_fiber_rare(fiber)->lends != 0 || fiber->is_hub;
+    packing->called_back = view.called_back ||
+                           pf_fiber_rare(fiber)->foreign_waits != 0 ||
+                           fiber->is_hub;
 }
 
 /* Returns where the fiber's saved state is while its bytes are at home.  The

@@ -260,10 +260,10 @@ watch_stall(SchedulerObject *s)
         s->stalled_since = now;
     }
     int64_t limit = pf_load_relaxed(&pf_run_stall_limit);
-    if (limit <= 0 || s->stall_told || now - s->stalled_since < limit) {
+    if (limit <= 0 || s->stall_reported || now - s->stalled_since < limit) {
         return false;
     }
-    s->stall_told = true;
+    s->stall_reported = true;
     warn_of_stall(s);
     return true;
 }
@@ -741,7 +741,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     FiberObject *hub = hub_begin(s);
     s->interrupts = 0;
     s->ending = false;
-    s->stall_told = false;
+    s->stall_reported = false;
     bool started = false;
     if (pf_load_relaxed(&s->watch_limit) != 0) {
         PF_EACH_PART(part, run_begins) {

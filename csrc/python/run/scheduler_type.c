@@ -568,7 +568,7 @@ scheduler_stir(PyObject *op, PyObject *ignored)
     if (refuse_from_here(s) < 0) {
         return NULL;
     }
-    pf_scheduler_stir(&s->core);
+    pf_scheduler_unrest(&s->core);
     Py_RETURN_NONE;
 }
 

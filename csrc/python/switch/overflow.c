@@ -154,7 +154,7 @@ traceback(int fd)
 #ifdef _WIN32
 
 void
-pf_overflow_tell_fiber(void)
+pf_overflow_print_fiber(void)
 {
 }
 
@@ -168,7 +168,7 @@ put(const char *text, size_t size)
 }
 
 void
-pf_overflow_tell_fiber(void)
+pf_overflow_print_fiber(void)
 {
     char name[128];
     size_t length = fiber_name(name, sizeof name);

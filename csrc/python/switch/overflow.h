@@ -7,7 +7,7 @@
 int pf_overflow_python_init(void);
 /* Write the running fiber's name and stack to stderr, in a signal handler on a
  * thread that has a record. */
-void pf_overflow_tell_fiber(void);
+void pf_overflow_print_fiber(void);
 /* Do the check now that the handler has requested, because the running fiber,
  * whose reserve was just reached, is about to be left. `sp` is an address in
  * the running C frame. */

@@ -12,7 +12,7 @@ typedef struct PfCancelling {
     /* Raise the Cancelled that is due in the fiber. -1. */
     int (*raise_in)(FiberObject *fiber);
     /* Has every cancellation that reaches the fiber been raised in it? */
-    bool (*is_told)(const FiberObject *fiber);
+    bool (*is_delivered)(const FiberObject *fiber);
     /* A Cancelled that raise_in() made is not raised after all. */
     void (*retract)(FiberObject *fiber);
     /* Fiber.cancel(). 1, or 0 if it has ended; -1 with an exception. */
@@ -44,7 +44,7 @@ static inline bool
 pf_cancelling_is_here(const FiberObject *fiber)
 {
     return PF_UNLIKELY(fiber->under_cancel) &&
-           !(fiber->patched && pf_parts_hooks.cancelling->is_told(fiber));
+           !(fiber->patched && pf_parts_hooks.cancelling->is_delivered(fiber));
 }
 
 static inline int

@@ -205,7 +205,7 @@ pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
     if (PF_UNLIKELY(s->team != NULL)) {
         pf_parts_hooks.migrate->spawned(s);
     }
-    pf_scheduler_tell_host(s);
+    pf_scheduler_notify_host(s);
 }
 
 int

@@ -174,7 +174,7 @@ pf_task_give_permit(PfTaskObject *task, PyObject *value)
     Py_XSETREF(*place, Py_NewRef(value));
     if (task->in_park) {
         pf_scheduler_wake(task->core.scheduler, &task->core, PF_WAKE_NORMAL);
-        pf_scheduler_tell_host(SCHEDULER_OF(task->core.scheduler));
+        pf_scheduler_notify_host(SCHEDULER_OF(task->core.scheduler));
     }
     return 1;
 }

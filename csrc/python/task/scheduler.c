@@ -21,10 +21,10 @@ bool pf_scheduler_turns_on; /* shared, one word */
 /* Called when a fiber was made ready: notifies the loop that hosts this one,
  * if any. */
 void
-pf_scheduler_tell_host(SchedulerObject *s)
+pf_scheduler_notify_host(SchedulerObject *s)
 {
     if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
-        pf_scheduler_tell(&s->core);
+        pf_scheduler_notify(&s->core);
     }
 }
 

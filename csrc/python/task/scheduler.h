@@ -53,7 +53,7 @@ struct SchedulerObject {
     PyObject *watch;         /* called when an interrupted run ends */
     int64_t stalled_since;   /* since then only another thread could help, */
     uint64_t stalled_at;     /* the activity counter at that time */
-    bool stall_told;
+    bool stall_reported;
     bool inherited;         /* ran at the fork of this process: see loop.c */
     bool nested;            /* the hub is a fiber of `outer` */
     bool blocks;            /* waits for events block the thread: this is a
@@ -111,7 +111,7 @@ bool pf_task_is_remote(const PfTaskObject *task);
 /* Convert a watchdog limit, in seconds. 0, or -1 with TypeError or ValueError.
  */
 int pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns);
-void pf_scheduler_tell_host(SchedulerObject *s);
+void pf_scheduler_notify_host(SchedulerObject *s);
 void pf_scheduler_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals `exc` */
 

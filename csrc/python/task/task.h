@@ -46,10 +46,10 @@ typedef struct PfWaitq {
 typedef struct PfRare {
     PyObject *callbacks; /* list of done-callbacks, or NULL */
     PyObject *cancel;    /* (reason, by) if cancel_called, else NULL */
-    /* Numbers of cancellations, see pf_told_next_number: that of the latest
+    /* Numbers of cancellations, see pf_delivery_next_number: that of the latest
      * cancel() of the task, and up to which number cancellations have been
      * raised in it. */
-    size_t cancelled_at, told;
+    size_t cancelled_at, delivered;
     PfUnhandled *unhandled; /* after a failure: see unhandled.c */
     PyObject *traceback;    /* of the failure; see pf_outcome_value */
     /* --- fibers alone --- */
@@ -58,7 +58,8 @@ typedef struct PfRare {
      * what it emits; in that fiber `pulled` is the body. See generator.c. */
     FiberObject *puller, *pulled;
     FiberObject *other; /* owned; see migrate.h */
-    unsigned lends;     /* C API calls it waits in; pf_packing.lends */
+    unsigned
+        foreign_waits; /* C API calls it waits in; pf_packing.foreign_waits */
     /* What the fiber's frames refer to, from the moment when the collector has
      * found the fiber to be garbage until the fiber has ended; else NULL.
      * tp_traverse does not visit this. */

@@ -164,7 +164,7 @@ wake_loop(SchedulerObject *s)
 {
     if (s->thread == NULL || s->thread == pf_thread_current) {
         pf_scheduler_wake_hub(s);
-        pf_scheduler_tell_host(s);
+        pf_scheduler_notify_host(s);
         return;
     }
     PyObject *pending = pystate_take_exception();

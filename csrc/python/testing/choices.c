@@ -261,14 +261,17 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
     /* An addition may move the table, so add all entries before keeping
      * pointers to any. */
     for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
-        known(x, f);
+        if (known(x, f) == NULL) {
+            *place = 0;
+            return NULL;
+        }
     }
     for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
         if (f == pf_scheduler_hub_task(core)) {
             continue;
         }
         PfKnown *k = known(x, f);
-        if (k != NULL && (best == NULL || k->priority > best->priority)) {
+        if (best == NULL || k->priority > best->priority) {
             best = k;
             best_number = i;
         }

@@ -150,7 +150,7 @@ pf_job_release_hold(JobObject *job)
 /* `waits` is set before the hold is released, so a loop that no longer finds
  * the hold finds that the thread waits. */
 void
-pf_job_lend_hold(JobObject *job)
+pf_job_borrow_hold(JobObject *job)
 {
     if (pf_load(&job->held)) {
         (void)set_waits(job, PyThreadState_GetID(PyThreadState_Get()));
@@ -240,7 +240,7 @@ arrive(JobObject *job)
     if (fiber != NULL) {
         pf_scheduler *s = fiber->core.scheduler;
         if (s != NULL && pf_scheduler_wake(s, &fiber->core, PF_WAKE_NORMAL)) {
-            pf_scheduler_tell_host(SCHEDULER_OF(s));
+            pf_scheduler_notify_host(SCHEDULER_OF(s));
         }
         Py_DECREF(fiber);
     } else if (job->failed) {

@@ -103,7 +103,7 @@ wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
         return NULL;
     }
     if (is_of_its_run(job, fiber)) {
-        pf_job_lend_hold(job);
+        pf_job_borrow_hold(job);
     }
     PyObject *done = PyObject_CallMethod(lock, "acquire", NULL);
     pf_job_take_hold_back(job);

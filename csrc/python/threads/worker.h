@@ -99,7 +99,7 @@ void pf_job_abandon(JobObject *job);
 /* The job's thread begins, and ends, to wait for a fiber of the same run: the
  * hold is suspended meanwhile.  The first does nothing if the job is not held,
  * the second if the hold was not suspended. */
-void pf_job_lend_hold(JobObject *job);
+void pf_job_borrow_hold(JobObject *job);
 void pf_job_take_hold_back(JobObject *job);
 /* The job that the calling thread runs; borrowed, or NULL. */
 JobObject *pf_job_current(void);

@@ -46,7 +46,7 @@ unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
         unpark_proxy(fiber, value);
     } else if (fiber->core.state != PF_DONE &&
                pf_task_give_permit(PF_TASK(fiber), value) == 0) {
-        pf_wait_tell_second_permit(target, value);
+        pf_wait_warn_second_permit(target, value);
     }
 }
 
@@ -291,7 +291,7 @@ pf_wait_second_permit(PyObject *op, PyObject *value)
 }
 
 void
-pf_wait_tell_second_permit(PyObject *op, PyObject *value)
+pf_wait_warn_second_permit(PyObject *op, PyObject *value)
 {
     if (pf_wait_second_permit(op, value) < 0) {
         PyErr_WriteUnraisable(op);

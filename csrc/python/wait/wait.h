@@ -41,7 +41,7 @@ int pf_wait_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */
  * is raised as an exception; the second function writes that exception out,
  * for callers that cannot raise it. */
 int pf_wait_second_permit(PyObject *op, PyObject *value);
-void pf_wait_tell_second_permit(PyObject *op, PyObject *value);
+void pf_wait_warn_second_permit(PyObject *op, PyObject *value);
 /* park(): returns the value of unpark(), or NULL with TimeoutError or another
  * exception of pf_wait. */
 PyObject *pf_wait_park(PfThread *t, int64_t deadline);

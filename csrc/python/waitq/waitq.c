@@ -106,7 +106,7 @@ wake(PfWaiter *waiter, bool passes)
         pf_task_post(&s->core, core, PF_POST_WAKE);
     } else if ((passes ? pf_scheduler_wake_next
                        : pf_scheduler_wake)(&s->core, core, PF_WAKE_NORMAL)) {
-        pf_scheduler_tell_host(s);
+        pf_scheduler_notify_host(s);
     }
 }
 
@@ -121,7 +121,7 @@ pf_waitq_posted(FiberObject *fiber)
         fiber->wait->lock == NULL &&
         pf_scheduler_wake(fiber->core.scheduler, &fiber->core,
                           PF_WAKE_NORMAL)) {
-        pf_scheduler_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+        pf_scheduler_notify_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 

@@ -194,7 +194,7 @@ look_around(void *data)
     View *view = data;
     view->count = pf_interrupt_native_stack(view->places, MOST_PLACES);
     if (view->write) {
-        pf_overflow_tell_fiber();
+        pf_overflow_print_fiber();
     }
 }
 

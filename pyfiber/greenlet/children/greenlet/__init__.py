@@ -5,5 +5,5 @@ import sys
 import pyfiber.greenlet
 
 if __name__ == "greenlet":  # not when a tool imports whatever is in pyfiber
-    del sys.modules[__name__]  # this module; the import gives whatever is there at its end
+    del sys.modules[__name__]  # the import returns what install() puts there instead
     pyfiber.greenlet.install()

@@ -8,7 +8,7 @@
  *
  * Each cancel(), and each deadline that passes, gets a number, which is kept
  * in the scope or fiber that it cancels (`cancelled_at`).  When Cancelled is
- * raised, the latest number is noted (`told`): every cancellation that reaches
+ * raised, the latest number is noted (`delivered`): every cancellation that reaches
  * the fiber now counts as raised.  If there is a shield around the fiber's
  * code, the note is kept in the innermost one, because a cancellation from
  * outside the shield has not been raised inside of it; otherwise in the fiber.
@@ -22,7 +22,7 @@
 static PF_ATOMIC(size_t) latest; /* shared, one word */
 
 size_t
-pf_told_next_number(void)
+pf_delivery_next_number(void)
 {
     return pf_fetch_add(&latest, 1) + 1;
 }
@@ -49,7 +49,7 @@ note_of(FiberObject *fiber, bool make)
         fiber = fiber->rare->puller;
     }
     if (shield != NULL) {
-        return &shield->told;
+        return &shield->delivered;
     }
     PfRare *rare = make ? pf_fiber_rare_of(fiber) : fiber->rare;
     if (rare == NULL) {
@@ -58,11 +58,11 @@ note_of(FiberObject *fiber, bool make)
         }
         return NULL;
     }
-    return &rare->told;
+    return &rare->delivered;
 }
 
 void
-pf_told_note(FiberObject *fiber, size_t number)
+pf_delivery_note(FiberObject *fiber, size_t number)
 {
     size_t *note = note_of(fiber, number != 0);
     if (note != NULL) {
@@ -71,7 +71,7 @@ pf_told_note(FiberObject *fiber, size_t number)
 }
 
 size_t
-pf_told_latest(void)
+pf_delivery_latest(void)
 {
     return pf_load(&latest);
 }
@@ -80,29 +80,29 @@ pf_told_latest(void)
  * yet.  A cancellation without a number, for lack of memory, counts as not
  * raised. */
 static bool
-fiber_is_news(const FiberObject *fiber, size_t told)
+fiber_is_news(const FiberObject *fiber, size_t delivered)
 {
     size_t number = pf_fiber_rare(fiber)->cancelled_at;
-    return fiber->cancel_called && (number == 0 || number > told);
+    return fiber->cancel_called && (number == 0 || number > delivered);
 }
 
 PyObject *
-pf_told_find_news(const FiberObject *fiber)
+pf_delivery_find_news(const FiberObject *fiber)
 {
     const size_t *note = note_of((FiberObject *)fiber, false);
-    size_t told = note == NULL ? 0 : *note;
+    size_t delivered = note == NULL ? 0 : *note;
     ScopeObject *scope = fiber->scope;
     const void *found = NULL;
     while (fiber != NULL) {
         for (; scope != NULL; scope = scope->outer) {
-            if (scope->cancelled && scope->cancelled_at > told) {
+            if (scope->cancelled && scope->cancelled_at > delivered) {
                 found = scope;
             }
             if (scope->shield) {
                 return (PyObject *)found;
             }
         }
-        if (fiber_is_news(fiber, told)) {
+        if (fiber_is_news(fiber, delivered)) {
             found = fiber;
         }
         scope = fiber->base;
@@ -115,7 +115,7 @@ pf_told_find_news(const FiberObject *fiber)
 }
 
 bool
-pf_told_all(const FiberObject *fiber)
+pf_delivery_all(const FiberObject *fiber)
 {
-    return pf_told_find_news(fiber) == NULL;
+    return pf_delivery_find_news(fiber) == NULL;
 }
