@@ -185,7 +185,9 @@ def test_too_many_at_once_are_refused_until_one_leaves() -> None:
         for each in looking:
             each.ask()
         late = connect(process.pid)
-        with pytest.raises(Failed, match=r"the process refuses: it has 8 clients already|has closed"):
+        with pytest.raises(
+            Failed, match=r"the process refuses: it has 8 clients already|has closed"
+        ):
             late.ask()
         late.close()
         for each in looking:
