@@ -1,5 +1,5 @@
-/* Tests pools whose slots are shared (pf_stack_pool_share_from), and the visits to
- * all their stacks (pf_stack_pool_next). */
+/* Tests pools whose slots are shared (pf_stack_pool_share_from), and the
+ * visits to all their stacks (pf_stack_pool_next). */
 #include "check.h"
 
 #include "engine/stack/stack.h"
@@ -273,6 +273,38 @@ vacant_slots_return_their_memory_and_come_back(void)
     end(pool);
 }
 
+#if !defined(PYFIBER_HARDTEST) /* each slot is a slab there: mapped anew */
+/* After MADV_FREE, as on macOS, the header survives until the system needs the
+ * memory.  The slot's flags must be those of an occupied slot nevertheless. */
+static void
+slot_whose_header_outlives_its_memory_is_released(void)
+{
+    pf_stack_pool *pool = new_pool();
+    pf_stack *own;
+    take(pool);
+    take(pool); /* an occupant, so that the slab is not mapped anew */
+    pf_stack_leave(stacks[0]);
+    pf_stack_share(stacks[0], NULL); /* a home of two users */
+    pf_stack_leave(stacks[0]);
+    pf_stack header = *stacks[0];
+    CHECK(pf_stack_pool_discard(pool) > 0);
+    *stacks[0] = header;
+    CHECK(pf_stack_bring_back(pool, stacks[0]));
+    pf_stack_enter(stacks[0], &stacks[0]);
+    CHECK(pf_stack_pool_next(pool, 10000, false) != NULL);
+    pf_stack_release_home(pool, stacks[0]); /* the other user's */
+    CHECK(!pf_stack_is_shared(stacks[0]));
+    CHECK_EQUAL(pf_stack_pool_live(pool), 2);
+    CHECK_EQUAL(pf_stack_acquire_own(pool, &own), 0);
+    pf_stack_release(stacks[0]); /* asks whether it is shared */
+    CHECK_EQUAL(pf_stack_pool_live(pool), 2);
+    CHECK_EQUAL(pf_stack_pool_occupied(pool), 2);
+    pf_stack_release(own);
+    stacks[0] = stacks[--count];
+    end(pool);
+}
+#endif
+
 const test lending_tests[] = {
     TEST(each_live_stack_is_visited_and_no_free_one),
     TEST(visits_go_on_while_slabs_are_freed),
@@ -281,6 +313,9 @@ const test lending_tests[] = {
     TEST(slot_stays_until_its_last_home_is_left),
     TEST(stack_of_its_own_is_not_visited),
     TEST(vacant_slots_return_their_memory_and_come_back),
+#if !defined(PYFIBER_HARDTEST)
+    TEST(slot_whose_header_outlives_its_memory_is_released),
+#endif
     END_OF_TESTS,
 };
 

@@ -37,7 +37,9 @@ struct pf_slab {
 };
 #define OWN ((uint32_t)1 << 31)    /* the slot is never shared */
 #define VACANT ((uint32_t)1 << 30) /* no user's bytes are in the slot */
-#define GONE ((uint32_t)1 << 29)   /* vacant, and its memory is returned */
+#define GONE                                                                  \
+    ((uint32_t)1 << 29) /* vacant, and its memory is returned: the
+                                      header may be lost */
 #define FLAGS (OWN | VACANT | GONE)
 
 /* Invariants: `spare` counts the slabs without a live slot, all of which are
