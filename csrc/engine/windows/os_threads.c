@@ -8,7 +8,7 @@
 #include <tlhelp32.h>
 
 int
-pf_os_threads_any(pf_os_thread_fn is, void *data)
+pf_os_threads_any(pf_os_thread_fn matches, void *data)
 {
     HANDLE list = CreateToolhelp32Snapshot(TH32CS_SNAPTHREAD, 0);
     if (list == INVALID_HANDLE_VALUE) {
@@ -16,16 +16,17 @@ pf_os_threads_any(pf_os_thread_fn is, void *data)
     }
     DWORD process = GetCurrentProcessId();
     THREADENTRY32 entry = {.dwSize = sizeof entry};
-    int found = 0;
+    bool found = false;
     BOOL more = Thread32First(list, &entry);
-    while (more && found == 0) {
+    while (more && !found) {
         if (entry.th32OwnerProcessID == process) {
-            found = is(entry.th32ThreadID, data);
+            found = matches(entry.th32ThreadID, data);
         }
-        more = Thread32Next(list, &entry);
+        more = found || Thread32Next(list, &entry);
     }
+    bool failed = !more && GetLastError() != ERROR_NO_MORE_FILES;
     CloseHandle(list);
-    return found;
+    return failed ? -1 : found;
 }
 
 void
