@@ -613,7 +613,9 @@ def test_function_of_a_grain_that_starts_or_cancels_it(act: str) -> None:
 
         grain = Grain(start)
         pool = GrainPool().start()
-        with pytest.raises(FiberError, match="started or cancelled it meanwhile"):
+        with pytest.raises(
+            FiberError, match="started or cancelled while its function was being called"
+        ):
             grain.start()
         grain.join()
         return grain.state

@@ -142,6 +142,20 @@ def test_grain_of_a_function_that_returns_nonsense() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("what", [5, [1]], ids=repr)
+def test_grain_of_an_awaitable_without_an_iterator(what: Any) -> None:
+    class Awaitable:
+        def __await__(self) -> Any:
+            return what
+
+    def main() -> None:
+        for start in (Awaitable(), Awaitable):
+            with pytest.raises(TypeError, match="must return an iterator"):
+                spawn(start)
+
+    run(main)
+
+
 def test_grain_of_a_function_that_raises_can_be_started_again() -> None:
     tries = []
 

@@ -52,7 +52,7 @@ def test_start_of_a_grain_whose_class_starts_it_first() -> None:
     grain: Grain[Any] = Grain(Steps, "a", "b")
 
     def main() -> None:
-        with pytest.raises(FiberError, match="meanwhile"):
+        with pytest.raises(FiberError, match="while its function was being called"):
             grain.start()
         assert grain.result() == "done"
 

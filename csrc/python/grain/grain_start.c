@@ -1,4 +1,11 @@
-/* What a grain is made of, and whether it may be started; see grain.h. */
+/* Prepares a grain for its start.  A grain is a task without a stack: the loop
+ * steps its iterator, which mostly is a generator or a coroutine; see grain.h.
+ *
+ * Grain() only stores what the program has passed.  Until the grain is
+ * prepared, `iterator` holds this source (a function, an iterable, ...) and
+ * `value` the arguments for the function.  pf_grain_prepare(), the main
+ * function here, calls the function if the source is one, puts the iterator
+ * that is to be stepped into `iterator`, and sets the flag `entered`. */
 #include "python/grain/grain.h"
 
 #include "python/core/state.h"
@@ -29,12 +36,31 @@ pf_grain_check_start(PyObject *start)
         return 0;
     }
     PyErr_Format(PyExc_TypeError,
-                 "a grain is made of a function, an iterable, an iterator or "
-                 "a coroutine, not '%.200s'",
+                 "a grain is made of a function, an iterable, an iterator, a "
+                 "coroutine or another awaitable, not '%.200s'",
                  Py_TYPE(start)->tp_name);
     return -1;
 }
 
+/* Calls __await__().  Like `await`, this refuses a result that is no iterator;
+ * unlike `await`, it accepts a coroutine, which can be stepped as well. */
+static PyObject *
+await_iterator(PyObject *awaitable)
+{
+    PyObject *result = Py_TYPE(awaitable)->tp_as_async->am_await(awaitable);
+    if (result != NULL && !PyIter_Check(result) &&
+        !PyCoro_CheckExact(result)) {
+        PyErr_Format(PyExc_TypeError,
+                     "__await__() of '%.200s' must return an iterator, not "
+                     "'%.200s'",
+                     Py_TYPE(awaitable)->tp_name, Py_TYPE(result)->tp_name);
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* Returns what can be stepped for `made`: a new reference, or NULL with an
+ * exception. */
 static PyObject *
 as_iterator(PyObject *made)
 {
@@ -42,18 +68,21 @@ as_iterator(PyObject *made)
         return Py_NewRef(made);
     }
     if (is_awaitable(made)) {
-        return Py_TYPE(made)->tp_as_async->am_await(made);
+        return await_iterator(made);
     }
     if (is_iterable(made)) {
         return PyObject_GetIter(made);
     }
     PyErr_Format(PyExc_TypeError,
-                 "a grain's function must return a generator, a coroutine, an "
-                 "iterator or an iterable, not '%.200s'",
+                 "a grain's function must return a generator, an iterator, an "
+                 "iterable, a coroutine or another awaitable, not '%.200s'",
                  Py_TYPE(made)->tp_name);
     return NULL;
 }
 
+/* Makes the iterator from the source, which is called if it is a function.  An
+ * object that can be called and iterated counts as an iterable.  `args` may be
+ * NULL.  Returns a new reference, or NULL with an exception. */
 static PyObject *
 make_iterator(PyObject *start, PyObject *args)
 {
@@ -78,12 +107,12 @@ make_iterator(PyObject *start, PyObject *args)
     return iterator;
 }
 
-/* Replaces what the grain was made of by the iterator.  Steals both
- * references; the name may be NULL. */
+/* Stores the iterator in place of the source, and the name (NULL: none) unless
+ * the grain has one.  Steals both references.  Returns 0; -1 with FiberError
+ * if the code that ran meanwhile has prepared or cancelled the grain. */
 static int
 put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 {
-    PyErr_Clear(); /* no memory: it continues without a name */
     PyObject *start = iterator, *args = NULL;
     bool fresh = false;
     PF_BEGIN_ALONE(g);
@@ -104,15 +133,18 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
     Py_XDECREF(args);
     if (!fresh) {
         PyErr_SetString(pf.fiber_error,
-                        "the function that makes the grain has started or "
-                        "cancelled it meanwhile");
+                        "the grain was started or cancelled while its "
+                        "function was being called");
     }
     return fresh ? 0 : -1;
 }
 
-/* Turns what the grain was made of into the iterator that is stepped.  Returns
- * 0 or -1.  This runs code, which may start the grain, so the caller checks
- * afterwards whether it may still start it. */
+/* Puts the iterator that will be stepped into `g->iterator`, unless an earlier
+ * call has done so.  Returns 0, or -1 with an exception.
+ *
+ * The caller checks pf_grain_may_start() again after a result of 0: the grain
+ * may have been prepared and started before, and the destructors of the source
+ * and the arguments may run code that starts the grain. */
 int
 pf_grain_prepare(GrainObject *g)
 {
@@ -127,10 +159,17 @@ pf_grain_prepare(GrainObject *g)
         return 0; /* has been prepared already */
     }
     PyObject *iterator = make_iterator(start, args);
+    /* The grain's name is taken from its iterator when it is asked for.  The
+     * generator of a Python function has the function's name.  Any other
+     * iterator lacks the source's name, so that name is stored now.  If that
+     * fails, the grain goes on without it. */
     PyObject *name = NULL;
-    bool known = PyFunction_Check(start) || iterator == start;
-    if (iterator != NULL && g->name == NULL && !known) {
-        name = pf_grain_name(g); /* the iterator will not have this name */
+    bool iterator_has_name = PyFunction_Check(start) || iterator == start;
+    if (iterator != NULL && g->name == NULL && !iterator_has_name) {
+        name = pf_grain_name(g);
+        if (name == NULL) {
+            PyErr_Clear();
+        }
     }
     int rc = iterator == NULL ? -1 : put_iterator(g, iterator, name);
     Py_DECREF(start);
@@ -138,8 +177,8 @@ pf_grain_prepare(GrainObject *g)
     return rc;
 }
 
-/* May the grain be started outside of a pool?  Returns 0, or -1 with
- * FiberError. */
+/* Checks that the grain may be started outside of a pool.  Returns 0, or -1
+ * with FiberError. */
 int
 pf_grain_may_start(GrainObject *g)
 {
