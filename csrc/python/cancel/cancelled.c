@@ -72,9 +72,13 @@ pf_cancelled_raise_by(PyObject *source)
                      pf_fiber_rare((FiberObject *)source)->cancel, NULL);
 }
 
+/* Reads the latest number before it looks for the source.  A cancellation that
+ * begins in between may be raised twice, but does not count as raised without
+ * having been found. */
 int
 pf_cancelled_raise_in(FiberObject *fiber)
 {
+    size_t latest = pf_delivery_latest();
     PyObject *source = fiber->patched ? pf_delivery_find_news(fiber) : NULL;
     if (source == NULL) {
         source = pf_scope_source_of(fiber);
@@ -82,7 +86,7 @@ pf_cancelled_raise_in(FiberObject *fiber)
     if (source == NULL) {
         source = source_beyond_shields(fiber);
     }
-    pf_delivery_note(fiber, pf_delivery_latest());
+    pf_delivery_note(fiber, latest);
     return pf_cancelled_raise_by(source);
 }
 

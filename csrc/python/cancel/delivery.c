@@ -1,20 +1,34 @@
-/* Which cancellations have been raised in a fiber.
+/* Records which cancellations have been raised in a fiber.  cancel.c finds the
+ * fibers that a cancellation reaches, cancelled.c raises the exception.
  *
- * pyfiber's own waits raise Cancelled each time, as long as the fiber is below
- * something that is cancelled.  Code that was written for threads does not
- * expect this: its `finally` may take a lock or talk to a server, and a second
- * Cancelled there would skip the rest of the clean-up.  So a call that patch()
- * has changed raises each cancellation only once.
+ * pyfiber's own waits raise Cancelled each time that the fiber would park, as
+ * long as the fiber itself, or a scope or fiber around its code, is cancelled.
+ * Code that was written for threads does not expect this: its `finally` may
+ * take a lock or talk to a server, and a second Cancelled there would skip the
+ * rest of the clean-up.  So the calls that patch() has changed raise each
+ * cancellation only once: after one of them has raised it, none of them raises
+ * it again in that fiber.
  *
- * Each cancel(), and each deadline that passes, gets a number, which is kept
- * in the scope or fiber that it cancels (`cancelled_at`).  When Cancelled is
- * raised, the latest number is noted (`delivered`): every cancellation that reaches
- * the fiber now counts as raised.  If there is a shield around the fiber's
- * code, the note is kept in the innermost one, because a cancellation from
- * outside the shield has not been raised inside of it; otherwise in the fiber.
- * A generator's body counts as being where its puller is.
+ * Each cancel(), and each deadline that passes, gets a number.  The scope or
+ * fiber that is cancelled stores it (`cancelled_at`).  When Cancelled is
+ * raised, the fiber stores the latest number that has been given out
+ * (`delivered`, the note): every cancellation that reaches the fiber at this
+ * moment counts as raised.  For example, a timeout gets number 7 and raises
+ * Cancelled, which notes 7.  A call in a `finally` block then waits, because 7
+ * is not greater than the note.  A cancel() gets number 8 and wakes that call,
+ * which raises Cancelled and notes 8.
  *
- * If there is no memory for a note, Cancelled is raised again.
+ * If there is a shield around the fiber's code, the innermost shield stores
+ * the note, not the fiber.  What has been raised outside of a shield has not
+ * been raised inside of it, and the other way round.
+ *
+ * The function of a FiberGenerator runs on a fiber, its body.  While the
+ * generator's user waits for the next value, the user's fiber is the puller of
+ * the body (see sync/generator.c).  For cancellation, the body's code then
+ * counts as a call of the puller: it has the puller's note, and what cancels
+ * the puller cancels the body.
+ *
+ * If there is no memory for a note, the next call raises Cancelled again.
  */
 #include "python/cancel/scope.h"
 
@@ -37,9 +51,11 @@ innermost_shield(const FiberObject *fiber)
     return scope;
 }
 
-/* Returns the place of the fiber's note, which is made if there is none and
- * `make` is true.  Returns NULL, without an exception, if there is none, or no
- * memory to make one. */
+/* Returns the place of the fiber's note: in the innermost shield around its
+ * code, or in the fiber.  A fiber's memory for rare fields contains the place;
+ * if the fiber has none and `make` is true, this allocates it.  Returns NULL,
+ * without an exception, if there is none.  (A body has no base, so only its
+ * pullers are around it.) */
 static size_t *
 note_of(FiberObject *fiber, bool make)
 {
@@ -80,12 +96,18 @@ pf_delivery_latest(void)
  * yet.  A cancellation without a number, for lack of memory, counts as not
  * raised. */
 static bool
-fiber_is_news(const FiberObject *fiber, size_t delivered)
+cancel_of_fiber_is_new(const FiberObject *fiber, size_t delivered)
 {
     size_t number = pf_fiber_rare(fiber)->cancelled_at;
     return fiber->cancel_called && (number == 0 || number > delivered);
 }
 
+/* Walks outward from the fiber's code: its scopes, the fiber itself, the scope
+ * that it was born in (its base) or else its puller, and so on up to the first
+ * shield.  The last match, the outermost, is the result.  An inner scope would
+ * absorb its own Cancelled, and the code after it would go on although more
+ * around it is cancelled.  Compares all numbers with the note of the fiber
+ * that the walk began with. */
 PyObject *
 pf_delivery_find_news(const FiberObject *fiber)
 {
@@ -102,7 +124,7 @@ pf_delivery_find_news(const FiberObject *fiber)
                 return (PyObject *)found;
             }
         }
-        if (fiber_is_news(fiber, delivered)) {
+        if (cancel_of_fiber_is_new(fiber, delivered)) {
             found = fiber;
         }
         scope = fiber->base;
@@ -114,6 +136,7 @@ pf_delivery_find_news(const FiberObject *fiber)
     return (PyObject *)found;
 }
 
+/* Also true if nothing that reaches the fiber is cancelled. */
 bool
 pf_delivery_all(const FiberObject *fiber)
 {
