@@ -1,4 +1,7 @@
-"""Barrier: a set number of fibers wait for each other."""
+"""Barrier: a set number of fibers or threads wait for each other.
+
+The engine has no barrier. This one is built on its Condition, whose lock guards all attributes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from pyfiber._engine import Condition
 
 
 class Round:
-    """One round of a barrier: how many fibers have arrived, and how the round ended."""
+    """One round of a barrier: how many have arrived, and how the round ended.
+
+    Each wait() keeps the round that it belongs to. A waiter that wakes late thus reads how its
+    own round ended, even if others wait in the next one already. `passed` is set once, and from
+    then on the barrier has a new Round.
+    """
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -18,12 +26,16 @@ class Round:
 
 
 class Barrier:
-    """A threading.Barrier for fibers, of any thread, and plain threads.
+    """A threading.Barrier for plain threads and for the fibers of any thread.
 
-    `parties` fibers wait() for each other. The last one to arrive runs `action`, if there is one.
-    `timeout`, in seconds, is the default for wait(). A wait() that fails - it timed out, was
-    cancelled, or the action raised - breaks the barrier: every other wait(), now or later, raises
-    threading.BrokenBarrierError until reset().
+    `parties` fibers wait() for each other. The last one to arrive calls `action`, if there is one,
+    with the barrier's lock held; `action` must not wait() itself. `timeout`, in seconds, is the
+    default for wait().
+
+    The barrier breaks if a wait() times out or is cancelled, or if `action` raises. The wait()
+    that timed out raises threading.BrokenBarrierError, a cancelled one Cancelled, and the one
+    that called `action` the exception of `action`. Every other wait(), now or later, raises
+    BrokenBarrierError until reset().
     """
 
     _changed: Condition
@@ -40,8 +52,8 @@ class Barrier:
             raise ValueError("parties must be >= 1")
         if action is not None and not callable(action):
             raise TypeError(f"action must be callable, not {type(action).__name__!r}")
-        if hasattr(self, "_changed"):
-            self._changed.__init__()  # type: ignore[misc]  # raises FiberError while in use
+        if hasattr(self, "_changed"):  # __init__ is called again, which is refused while in use
+            self._changed.__init__()  # type: ignore[misc]  # raises FiberError then
         else:
             self._changed = Condition()
         self._parties = parties
@@ -51,7 +63,7 @@ class Barrier:
         self._broken = False
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties have arrived; return the caller's place among them, from 0.
+        """Wait until all parties have arrived; return how many had arrived before this one.
 
         After `timeout` seconds (default: the barrier's) the barrier breaks. Raises
         threading.BrokenBarrierError if the barrier is or becomes broken, or is reset.
@@ -61,37 +73,38 @@ class Barrier:
         with self._changed:
             if self._broken:
                 raise BrokenBarrierError
-            this = self._round
-            index = this.arrived
-            this.arrived += 1
+            own_round = self._round
+            index = own_round.arrived
+            own_round.arrived += 1
             try:
-                if this.arrived == self._parties:
+                if own_round.arrived == self._parties:
                     self._open()
                 else:
-                    self._changed.wait_for(lambda: this.passed is not None, timeout)
+                    self._changed.wait_for(lambda: own_round.passed is not None, timeout)
             except BaseException:
-                self._break(this)
+                self._break(own_round)
                 raise
-            if this.passed is None:
-                self._break(this)
-            if not this.passed:
+            if own_round.passed is None:  # wait_for() has timed out
+                self._break(own_round)
+            if not own_round.passed:
                 raise BrokenBarrierError
             return index
 
     def _open(self) -> None:
-        """Run the action and end the round: all parties have arrived."""
+        """Run the action and end the round, because all parties have arrived."""
         if self._action is not None:
             self._action()
         self._end_round(passed=True)
 
     def _end_round(self, *, passed: bool) -> None:
+        """Wake all waiters of the round; later calls of wait() belong to a new one."""
         self._round.passed = passed
         self._round = Round()
         self._changed.notify_all()
 
-    def _break(self, this: Round) -> None:
-        """Break the barrier, because a waiter of ``this`` gives up; no effect if that is over."""
-        if this.passed is None:
+    def _break(self, own_round: Round) -> None:
+        """Break the barrier for a waiter that gives up, unless its round has ended already."""
+        if own_round.passed is None:
             self._broken = True
             self._end_round(passed=False)
 
