@@ -41,7 +41,11 @@ def test_interpreter_or_system_that_does_not_fit_is_refused(seen: str) -> None:
 
 
 def test_text_installs_the_distribution_by_its_name() -> None:
-    other = re.compile(r"""pip install [^`\n]*?(?<![-\w])pyfiber(?=[`'"\[\s]|$)""", re.MULTILINE)
+    """Only a warning not to install the project of that name may have the name."""
+    other = re.compile(
+        r"""(?<!not[ \n]`)pip install [^`\n]*?(?<![-\w])pyfiber(?=[`'"\[\s]|$)""", re.MULTILINE
+    )
+    assert not other.search("Do not `pip install pyfiber`")
     assert other.search('pip install -U "pyfiber[wsgi]"')
     assert not other.search('pip install "pyfiber-engine[wsgi]"')
     for place in (
