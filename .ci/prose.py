@@ -8,9 +8,7 @@ of Markdown pages outside code, tables and headings. Three kinds of sentence are
 - one that uses a word of WORDS: a private or old-fashioned word that has a plain one;
 - one in which no word can be a verb.
 
-Without PATH it compares each file's count with prose-budget.txt and exits 1 if a file has more than
-its budget, or fewer: then `--lower` writes the new, smaller number. A file that is not listed there
-has a budget of 0. With PATH it prints what it finds in these files and folders.
+Without PATH all of these places are read. The exit status is 1 if a sentence is found.
 
 Verbs are looked up in the dictionary of lemminflect, a library for English inflection.
 """
@@ -28,9 +26,8 @@ from pathlib import Path
 from lemminflect import getAllLemmas
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = Path(__file__).with_name("prose-budget.txt")
 
-#: What is looked at when no path is named. CHANGELOG.md is history; origins.md cites.
+#: What is read when no path is named. CHANGELOG.md is history; origins.md cites.
 PLACES = ["csrc", "pyfiber", "tests/c", "bench", "docs", "examples", "README.md", "CONTRIBUTING.md"]
 
 PRONOUNS = {
@@ -200,38 +197,13 @@ def files(places: list[str]) -> Iterator[Path]:
             )
 
 
-def budget() -> dict[str, int]:
-    if not BUDGET.exists():
-        return {}
-    rows = (line.split() for line in BUDGET.read_text().splitlines() if line.strip())
-    return {name: int(count) for count, name in rows}
-
-
 def main(arguments: list[str]) -> int:
-    places = [a for a in arguments if a != "--lower"]
-    if places:
-        for path in files(places):
-            for line, why, sentence in faults(path):
-                print(f"{path.relative_to(ROOT)}:{line}: {why}\n    {sentence[:160]}")
-        return 0
-    allowed = budget()
-    found = {str(p.relative_to(ROOT)): sum(1 for _ in faults(p)) for p in files(PLACES)}
-    worse = [
-        f"{n}: {found.get(n, 0)}, {allowed.get(n, 0)} allowed"
-        for n in found
-        if found[n] > allowed.get(n, 0)
-    ]
-    better = [n for n in allowed if found.get(n, 0) < allowed[n]]
-    if worse:
-        print("sentences that are hard to read, see python .ci/prose.py FILE:", *worse, sep="\n  ")
-        return 1
-    if better and "--lower" in arguments:
-        rows = [f"{found[n]:3} {n}\n" for n in sorted(allowed) if found.get(n, 0)]
-        BUDGET.write_text("".join(rows)) if rows else BUDGET.unlink()
-    elif better:
-        print("fewer than their budget, write it down with --lower:", *better, sep="\n  ")
-        return 1
-    return 0
+    found = 0
+    for path in files(arguments or PLACES):
+        for line, why, sentence in faults(path):
+            print(f"{path.relative_to(ROOT)}:{line}: {why}\n    {sentence[:160]}")
+            found = 1
+    return found
 
 
 if __name__ == "__main__":

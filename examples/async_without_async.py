@@ -2,9 +2,9 @@
 
     python examples/async_without_async.py
 
-It waits for a delay and for a result made by a thread, two calls deep, while a side job runs. Only
-the first two ways show that in the signature of every function; the last one is ordinary code. All
-three print their lines in the same order, on one thread.
+Each program waits for a delay and for a result made by a thread, two calls deep, while a side job
+runs. Coroutines and generators show in the signature of every function that it waits; the plain
+functions do not. All three programs print their lines in the same order, on one thread.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ SCENES: list[Callable[[], Work[object]]] = [a_race, a_timeout, a_failure, a_tree
 
 
 def main() -> None:
-    """All scenes, one after the other."""
+    """Plays all scenes, one after the other."""
     for scene in SCENES:
         print(scene.__name__.replace("_", " "))
         print("  ->", blocking(scene()))

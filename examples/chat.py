@@ -23,7 +23,7 @@ members: dict[str, Queue[bytes]] = {}
 
 def tell(text: str) -> None:
     for letters in members.values():
-        if not letters.full():  # who does not read misses some
+        if not letters.full():  # a member who does not read misses some lines
             letters.put_nowait(text.encode())
 
 

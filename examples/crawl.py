@@ -81,7 +81,7 @@ def served(site: Site) -> Iterator[int]:
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
-        daemon_threads = False  # its end waits for theirs
+        daemon_threads = False  # server_close() waits for the threads
 
         def handle_error(self, *_: Any) -> None:
             """Say nothing of clients that hang up."""

@@ -16,7 +16,7 @@ from pyfiber import net, pmap, run, sleep, timeout
 
 
 def get(url: str) -> tuple[str, bytes]:
-    """The status and the body."""
+    """Return the status and the body of the page."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     with net.connect(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls) as stream:
@@ -51,7 +51,7 @@ def fetch_all(urls: list[str], parallel: int, patience: float) -> None:
 
 
 def slow_page(stream: net.Stream) -> None:
-    """The server of the demonstration."""
+    """Serve the pages of the demonstration."""
     page = int(stream.read_until(b"\r\n\r\n").split()[1].strip(b"/"))
     sleep(3600 if page == 13 else page % 10 / 100)
     stream.write(b"HTTP/1.0 200 OK\r\n\r\n" + b"page %d\n" % page * 1000)

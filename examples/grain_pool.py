@@ -28,7 +28,7 @@ def cook() -> Generator[Any, Any, None]:
 
 def guest(name: str) -> Generator[Any, Any, str]:
     """Sleeps until there is something; its predicate is asked when something happened."""
-    while not basket:  # another guest may have been faster
+    while not basket:  # another grain may have been faster
         yield lambda: basket
     dish = basket.pop()
     print(f"{name}: thanks for the {dish}")
@@ -75,7 +75,7 @@ def day() -> None:
 
 
 def failing() -> None:
-    """An exception ends its grain, or the whole pool: as the pool was told."""
+    """An exception ends its grain, or the whole pool, as the pool's argument says."""
 
     def breaks() -> Generator[Any, Any, None]:
         yield READY

@@ -1,4 +1,4 @@
-"""Two grains in a pool on a thread of its own: Fibonacci numbers and random ones, in turns.
+"""Two grains in a pool on a separate thread: Fibonacci numbers and random ones, in turns.
 
     python examples/grains.py --policy fair-share
 

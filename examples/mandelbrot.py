@@ -4,7 +4,7 @@
     python examples/mandelbrot.py --sequential mandelbrot.pbm
 
 Each band is a description that the thread pool performs. The bands write to one array, each to
-rows of its own, so the image is the same, byte for byte, as that of one loop. With CPython's lock
+separate rows, so the image is the same, byte for byte, as that of one loop. With CPython's lock
 threads take turns; they compute at the same time where the lock is released.
 """
 

@@ -2,7 +2,8 @@
 
     python examples/operators.py
 
-Making them does nothing. They are performed one after the other by `blocking()`, in this order.
+Making a description does nothing. `blocking()` performs the descriptions one after the other, in
+this order.
 """
 
 from __future__ import annotations

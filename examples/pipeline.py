@@ -3,7 +3,7 @@
     fiber that feeds | sort | uniq -c | sort -rn | fiber that reads
 
 The most frequent words of the files that are named, or of this one. No pipe can fill up and stop
-everything: each end that is ours has a fiber of its own. A signal or a time limit ends all of it,
+everything: each end that is ours has a separate fiber. A signal or a time limit ends all of it,
 and leaves no process behind.
 
     python examples/pipeline.py --top 3 README.md
@@ -40,7 +40,7 @@ def started(stages: Iterable[list[str]], stack: ExitStack) -> tuple[IO[str], IO[
         stack.callback(process.kill)  # comes before the wait; does nothing to one that has ended
         processes.append(process)
         if source is not PIPE:
-            source.close()  # that end is the process's now
+            source.close()  # the process has a copy of this end now
     first, last = processes[0].stdin, processes[-1].stdout
     assert first
     assert last

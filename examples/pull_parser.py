@@ -5,8 +5,8 @@
 Expat reads a document and calls back for everything it finds: the C function ParseFile is on the
 stack, and does not return before the end. As a pyfiber.generator it runs on a fiber, and `emit`,
 its callback, leaves that with each event, so that the events come out of an ordinary `for` loop.
-There is no thread, and no event waits in a queue. It works for every function that reports to a
-callback.
+There is no thread, and no event waits in a queue. This way works for every function that reports
+to a callback.
 
 Run on a file, the example compares the events with those of xml.etree.ElementTree.iterparse, one
 for one, and both with bare callbacks in speed. (iterparse puts its events together in C; the

@@ -3,7 +3,7 @@
     python examples/skynet.py
     python examples/skynet.py --leaves 1000000
 
-Every node is a fiber of its own: it spawns its children and waits for what they return.
+Every node is a fiber, which spawns its children and waits for what they return.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def make_builder() -> FFI:
     builder.set_source(
         "pyfiber._capi",
         '#include "capi.c"\n',
-        # These paths are relative to setup.py, where the compiler runs.
+        # The paths of a CFFI module are relative to setup.py, where the compiler runs.
         include_dirs=["csrc/cffi", "csrc/include", "csrc"],
         depends=[
             "csrc/cffi/capi.c",

@@ -32,7 +32,7 @@ def words(comment: str) -> list[str]:
 
 
 def described(directive: str, names: list[str], comment: str) -> list[str]:
-    """A directive with its text."""
+    """Return the lines of a directive: its signatures and its text."""
     first, *more = names
     signatures = [f".. c:{directive}:: {first}", *(" " * 4 + name for name in more)]
     return ["", *signatures, "", *(" " * 3 + line for line in words(comment)), ""]

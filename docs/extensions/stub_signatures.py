@@ -1,8 +1,8 @@
 """Signatures with types for what is written in C, from pyfiber/_engine.pyi.
 
-The native types have docstrings, but a text signature in C has no types. What is overloaded keeps
-that one: none of its overloads is the whole truth. What says nothing to a reader is taken out of
-all signatures.
+The native types have docstrings, but a text signature in C has no types. An overloaded
+function keeps its text signature, because each overload describes only some of the calls. Parts
+that tell a reader nothing are removed from all signatures.
 """
 
 from __future__ import annotations

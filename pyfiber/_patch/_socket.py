@@ -47,7 +47,7 @@ class Shared(pyfiber.socket.socket):
         made._set_turns()
         return made, address
 
-    # These methods wait in Python code, which the mark set by _set_turns() does not reach.
+    # The methods below wait in Python code, which the mark set by _set_turns() does not reach.
     # _call_patched() has a cancellation raised in them once, as the mark does in native methods.
 
     def _resolved(self, address: Any) -> Any:

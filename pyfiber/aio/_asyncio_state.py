@@ -17,7 +17,7 @@ from pyfiber._engine import _keep_asyncio_state
 
 _asyncio: Any = import_module("_asyncio")
 
-# These are functions in C, so that no signal handler runs in the middle of an exchange.
+# _take and _give are functions in C, so that no signal handler runs in the middle of an exchange.
 _take: Callable[[Any, Any], Any]
 _give: Callable[[Any, Any], Any]
 if sys.version_info >= (3, 14):

@@ -44,7 +44,7 @@ bool is_kind(const char *kind);
 bool is_emulated(void);
 
 #if defined(_WIN32)
-/* These sockets are non-blocking. */
+/* The functions below make sockets that do not block. */
 struct sockaddr_in;
 intptr_t listening_socket(struct sockaddr_in *address);
 intptr_t connecting_socket(const struct sockaddr_in *address);

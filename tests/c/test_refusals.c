@@ -224,7 +224,7 @@ join_mappings(pf_stack_pool *pool, pf_stack *stacks[SPLIT])
     pf_stack_pool_free(pool);
 }
 
-/* These guards need more than half of the mappings that the system allows.  A
+/* The guards of split_mappings() need more than half of the mappings that the system allows.  A
  * number may have one digit. */
 static void
 mapping_limit_is_recognised(void)

@@ -37,7 +37,8 @@ typedef struct pf_handles {
     pf_handle *list[PF_MOST_HANDLES];
 } pf_handles;
 
-/* These do what the functions of pf_poller_ops with their names do. */
+/* The next four functions do what the functions of pf_poller_ops with the same
+ * names do. */
 int pf_handles_add(pf_handles *handles, intptr_t descriptor, unsigned interest,
                    pf_registration *r);
 int pf_handles_modify(pf_handles *handles, pf_registration *r,
