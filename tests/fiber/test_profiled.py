@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from collections.abc import Iterator
@@ -50,11 +51,20 @@ class Follower:
 
 @pytest.fixture
 def follower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """A follower while no collection runs.
+
+    CPython 3.11 allocates the frame object of a called function before it reports the call. A collection that starts there runs its
+    callbacks first, and a profiler sees their calls before the call of the function that is below them.
+    """
     follower = Follower()
     monkeypatch.setitem(sys.modules, "memray._memray", follower)
     before = sys.getprofile()
+    collecting = gc.isenabled()
+    gc.disable()
     yield follower
     sys.setprofile(before)
+    if collecting:
+        gc.enable()
 
 
 def deep(depth: int) -> None:
