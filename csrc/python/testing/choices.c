@@ -78,21 +78,28 @@ scripted(ExplorerObject *x, Choice found)
 static int call_trace(ExplorerObject *x, int what, PyObject *task,
                       uint32_t number, uint32_t count, uint32_t taken);
 
-/* Makes and records one choice; every choice comes here.  `taken` is what the
- * strategy proposes. */
+/* Makes and records one choice; every choice comes here.  found.taken is what
+ * the strategy proposes. */
+static uint32_t
+record(ExplorerObject *x, Choice found)
+{
+    found.taken = scripted(x, found);
+    if (!pf_choices_append(&x->made, found)) {
+        x->lost = true;
+    }
+    note(x, ((uint64_t)found.kind << 56) ^ ((uint64_t)found.count << 28) ^
+                found.taken);
+    return found.taken;
+}
+
 static uint32_t
 decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
-    Choice choice = {count, taken, (uint32_t)kind};
-    choice.taken = scripted(x, choice);
-    if (!pf_choices_append(&x->made, choice)) {
-        x->lost = true;
-    }
-    note(x, ((uint64_t)kind << 56) ^ ((uint64_t)count << 28) ^ choice.taken);
+    taken = record(x, (Choice){count, taken, (uint32_t)kind});
     if (x->trace != NULL && kind != PF_CHOOSE_READY) {
-        call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, choice.taken);
+        call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, taken);
     }
-    return choice.taken;
+    return taken;
 }
 
 static uint32_t
@@ -222,6 +229,13 @@ hub_waits_in(const pf_scheduler *core)
     return core->hub != NULL && core->hub->task.state == PF_READY;
 }
 
+/* The number of ready fibers, the hub not counted. */
+static uint32_t
+ready(const pf_scheduler *core)
+{
+    return (uint32_t)core->ready.count - hub_waits_in(core);
+}
+
 static PfKnown *
 known(ExplorerObject *x, pf_task *core)
 {
@@ -281,6 +295,17 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
     return best;
 }
 
+static bool
+is_change_point(const ExplorerObject *x)
+{
+    for (uint32_t i = 0; i + 1 < x->depth; i++) {
+        if (x->change_at[i] == x->ticks) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* PCT: is this step a change point, or does the fiber spin?  Then it gets the
  * lowest priority. */
 static bool
@@ -288,16 +313,12 @@ must_give_way(ExplorerObject *x, const pf_task *task)
 {
     x->in_a_row = task == x->last ? x->in_a_row + 1 : 0;
     x->last = task;
+    x->ticks++;
     if (x->in_a_row >= PATIENCE) {
         x->in_a_row = 0;
         return true;
     }
-    for (uint32_t i = 0; i + 1 < x->depth; i++) {
-        if (x->change_at[i] == x->steps) {
-            return true;
-        }
-    }
-    return false;
+    return is_change_point(x);
 }
 
 static uint32_t
@@ -355,10 +376,11 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     if (++x->steps > x->max_steps && !x->over) {
         limit_passed(x);
     }
+    x->stretch = 0;
     if (core->ready.head == pf_scheduler_hub_task(core)) {
         return pf_queue_pop(&core->ready);
     }
-    uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
+    uint32_t count = ready(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
     if (pf_task_is_fresh(chosen)) {
@@ -366,8 +388,9 @@ pf_explorer_pick(pf_scheduler *core, void *data)
          * queue that it has left. */
         chosen->wake = PF_WAKE_NONE;
     }
-    x->passed = 0;
+    x->tie_passed = 0;
     uint32_t number = number_of(x, chosen);
+    x->running = number;
     note(x, ((uint64_t)number << 8) ^ chosen->wake);
     if (x->scheduler->core.clock != NULL) {
         note(x, (uint64_t)pf_scheduler_now(core));
@@ -453,10 +476,10 @@ next_tie(ExplorerObject *x, const pf_scheduler *core)
     const pf_timer_entry *first = &timers->heap[0];
     if (x->tie_rest == 0 || timers->sequence != x->tie_sequence ||
         timers->count != x->tie_count || first->when != x->tie_when ||
-        first->sequence < x->passed) {
-        return tie_from(core, x->passed);
+        first->sequence < x->tie_passed) {
+        return tie_from(core, x->tie_passed);
     }
-    return (Tie){timers,      first->when,     x->passed,
+    return (Tie){timers,      first->when,     x->tie_passed,
                  x->tie_rest, first->sequence, first->timer};
 }
 
@@ -480,9 +503,9 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
     if (core->timers.count == 0 || core->timers.heap[0].when > now) {
         return NULL;
     }
-    bool may_wait = core->ready.count > (size_t)hub_waits_in(core);
+    bool may_wait = ready(core) > 0;
     if (!may_wait) {
-        x->passed = 0;
+        x->tie_passed = 0;
     }
     Tie tie = next_tie(x, core);
     uint32_t options = tie.count + may_wait;
@@ -491,13 +514,13 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
     }
     uint32_t place = choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
     if (place == tie.count) {
-        x->passed = UINT64_MAX;
+        x->tie_passed = UINT64_MAX;
         return NULL;
     }
     for (uint32_t i = 0; i < place; i++) {
         tie = tie_from(core, tie.next + 1);
     }
-    x->passed = tie.next + 1;
+    x->tie_passed = tie.next + 1;
     pf_timers_remove(&core->timers, tie.next_timer);
     remember_tie(x, core, &tie);
     if (place > 0) {
@@ -507,6 +530,30 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 }
 
 /* --------------------------------------------------------------- preemption */
+
+/* Lets the ready fiber at `place`, from 1, run first. 0: no place is wanted.
+ * 0, or -1 with an exception: the fiber is being unwound. */
+static int
+leave(ExplorerObject *x, PfThread *t, uint32_t place)
+{
+    x->forced = place;
+    pf_scheduler_yield(&x->scheduler->core);
+    if (t->transfer == NULL) {
+        return 0;
+    }
+    PyObject *value = pf_switch_landed(t);
+    Py_XDECREF(value);
+    return value == NULL ? -1 : 0;
+}
+
+/* May the running fiber be left?  Not if it is not the scheduler's (a raw
+ * fiber), or in a no-switch region. */
+static bool
+may_leave(const ExplorerObject *x, const PfThread *t)
+{
+    return t->pending == 0 &&
+           CURRENT(t)->core.scheduler == &x->scheduler->core;
+}
 
 /* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
 static int
@@ -518,23 +565,116 @@ preempt(void)
     if (x == NULL) {
         return 0; /* only another thread's run is under test */
     }
-    uint32_t others = (uint32_t)s->core.ready.count - hub_waits_in(&s->core);
-    FiberObject *self = CURRENT(t);
-    if (!x->preempt || x->over || others == 0 || t->pending != 0 ||
-        self->core.scheduler != &s->core) {
+    uint32_t others = ready(&s->core);
+    if (!x->preempt || x->over || others == 0 || !may_leave(x, t)) {
         return 0;
     }
-    x->forced = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
-    if (x->forced == 0) {
+    uint32_t place = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
+    return place == 0 ? 0 : leave(x, t, place);
+}
+
+/* ------------------------------------------------------------------- points */
+
+/* PCT at a point: a fiber of a higher priority runs at once.  Priorities are
+ * compared only where one has changed, or a fiber has become ready. */
+static uint32_t
+pct_at_point(ExplorerObject *x, const pf_scheduler *core)
+{
+    bool change = is_change_point(x);
+    if (!change && x->wakeups == core->wakeups) {
         return 0;
     }
-    pf_scheduler_yield(&s->core);
-    if (t->transfer == NULL) {
+    x->wakeups = core->wakeups;
+    uint32_t place;
+    PfKnown *best = foremost(x, core, &place);
+    uint32_t priority = best == NULL ? 0 : best->priority;
+    PfKnown *mine = known(x, &core->thread->current->task);
+    if (mine == NULL) {
         return 0;
     }
-    PyObject *value = pf_switch_landed(t); /* the fiber is being unwound */
-    Py_XDECREF(value);
-    return value == NULL ? -1 : 0;
+    if (change) {
+        mine->priority = --x->lowest;
+    }
+    return priority > mine->priority ? place + 1 : 0;
+}
+
+static uint32_t
+propose_at_point(ExplorerObject *x, uint32_t others)
+{
+    x->ticks++;
+    switch (x->strategy) {
+    case STRATEGY_RANDOM:
+        return is_change_point(x)
+                   ? 1 + pf_testing_random_below(&x->random, others)
+                   : 0;
+    case STRATEGY_PCT:
+        return pct_at_point(x, &x->scheduler->core);
+    default:
+        return 0;
+    }
+}
+
+/* Chooses at a point: 0, or the place of the ready fiber that runs first, from
+ * 1.  A point past `bound` is recorded, too, so that the numbers of choices
+ * are those of a run without a bound. */
+static uint32_t
+choose_at_point(ExplorerObject *x, uint32_t others, bool hot)
+{
+    uint32_t taken = hot || !x->hot ? propose_at_point(x, others) : 0;
+    if (x->switched >= x->bound) {
+        x->lost |=
+            !pf_choices_append(&x->made, (Choice){0, 0, PF_CHOOSE_PREEMPT});
+        return 0;
+    }
+    taken = record(x, (Choice){others + 1, taken, PF_CHOOSE_PREEMPT});
+    x->switched += taken != 0;
+    return taken;
+}
+
+/* The fiber has passed many points without a wait, so it may spin until
+ * another fiber has done something, or until it is later.  Returns the place
+ * of a fiber that must run, or 0. */
+static uint32_t
+end_stretch(ExplorerObject *x)
+{
+    SchedulerObject *s = x->scheduler;
+    x->stretch = 0;
+    if (ready(&s->core) == 0) {
+        pf_vclock_skip(s);
+    }
+    return ready(&s->core) > 0;
+}
+
+int
+pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
+{
+    PfThread *t = x->scheduler->thread;
+    if (!may_leave(x, t)) {
+        return 0;
+    }
+    if (++x->passed / POINTS_A_STEP > x->max_steps && !x->over) {
+        limit_passed(x);
+    }
+    if (x->over) {
+        return leave(x, t, 0);
+    }
+    uint32_t others = ready(&x->scheduler->core);
+    if (x->trace != NULL &&
+        call_trace(x, TRACE_POINT, NULL, site, others + 1, 0) < 0) {
+        return 0;
+    }
+    uint32_t place = others == 0 ? 0 : choose_at_point(x, others, hot);
+    if (place == 0 && ++x->stretch >= PATIENCE_AT_POINTS) {
+        place = end_stretch(x);
+    }
+    return place == 0 ? 0 : leave(x, t, place);
+}
+
+uint32_t *
+pf_explorer_imports(ExplorerObject *x)
+{
+    PfKnown *k = known(x, &x->scheduler->core.thread->current->task);
+    return k == NULL ? NULL : &k->imports;
 }
 
 const PfExplorerOps pf_explorer = {

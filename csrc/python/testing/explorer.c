@@ -9,6 +9,7 @@
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
+#include "python/testing/points.h"
 #include "python/testing/testing.h"
 
 #include <string.h>
@@ -22,7 +23,8 @@ free_choices(Choices *choices)
 
 /* ------------------------------------------------------------------ one run */
 
-/* Draws the steps, up to `length`, at which PCT lowers a priority. */
+/* Draws the ticks, up to `length`, at which PCT lowers a priority, and the
+ * random strategy switches. */
 static void
 draw_change_points(ExplorerObject *x, uint64_t length)
 {
@@ -38,11 +40,16 @@ start_over(ExplorerObject *x)
 {
     x->made.count = 0;
     x->lost = x->over = x->diverged = false;
-    x->steps = x->events = x->hash = x->passed = 0;
+    x->steps = x->events = x->hash = x->tie_passed = 0;
+    x->passed = x->stretch = x->ticks = x->wakeups = 0;
+    x->switched = 0;
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
     pf_pct_known_reset(&x->known);
+    if (x->points != NULL) {
+        pf_points_begin((PfPointsObject *)x->points);
+    }
     Py_CLEAR(x->injected);
 }
 
@@ -178,17 +185,18 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"strategy",  "seed",    "depth",   "length",
                             "script",    "lenient", "preempt", "unfair",
-                            "max_steps", "inject",  "trace",   NULL};
+                            "max_steps", "inject",  "trace",   "hot",
+                            "bound",     NULL};
     ExplorerObject *x = (ExplorerObject *)op;
-    int strategy = 0, lenient = 0, preempt = 0, unfair = 0;
-    unsigned int depth = 1;
+    int strategy = 0, lenient = 0, preempt = 0, unfair = 0, hot = 0;
+    unsigned int depth = 1, bound = UINT32_MAX;
     unsigned long long seed = 0, length = 0, event = 0;
     unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKIKOpppKKO:configure",
-                                     names, &strategy, &seed, &depth, &length,
-                                     &script, &lenient, &preempt, &unfair,
-                                     &max_steps, &event, &trace)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$iKIKOpppKKOpI:configure", names, &strategy, &seed,
+            &depth, &length, &script, &lenient, &preempt, &unfair, &max_steps,
+            &event, &trace, &hot, &bound)) {
         return NULL;
     }
     Choices read = {0};
@@ -207,6 +215,8 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     x->unfair = unfair;
     x->max_steps = max_steps;
     x->inject = event;
+    x->hot = hot;
+    x->bound = bound;
     Py_XSETREF(x->trace, trace == Py_None ? NULL : Py_NewRef(trace));
     draw_change_points(x, length);
     Py_RETURN_NONE;
@@ -337,11 +347,11 @@ get_choice_count(PyObject *op, void *closure)
 static PyObject *
 explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"scheduler", "on_limit", "is_own", NULL};
-    PyObject *scheduler, *on_limit, *is_own;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:_Explorer", names,
+    static char *names[] = {"scheduler", "on_limit", "is_own", "points", NULL};
+    PyObject *scheduler, *on_limit, *is_own, *points = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O!:_Explorer", names,
                                      pf_scheduler_type, &scheduler, &on_limit,
-                                     &is_own)) {
+                                     &is_own, pf_points_type, &points)) {
         return NULL;
     }
     ExplorerObject *x = (ExplorerObject *)type->tp_alloc(type, 0);
@@ -349,8 +359,9 @@ explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         x->scheduler = (SchedulerObject *)Py_NewRef(scheduler);
         x->on_limit = Py_NewRef(on_limit);
         x->is_own = Py_NewRef(is_own);
+        x->points = Py_XNewRef(points);
         x->depth = 1;
-        x->max_steps = UINT32_MAX;
+        x->max_steps = x->bound = UINT32_MAX;
     }
     return (PyObject *)x;
 }
@@ -364,6 +375,7 @@ explorer_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(x->trace);
     Py_VISIT(x->on_limit);
     Py_VISIT(x->is_own);
+    Py_VISIT(x->points);
     Py_VISIT(x->failures);
     Py_VISIT(x->injected);
     return 0;
@@ -390,6 +402,7 @@ explorer_dealloc(PyObject *op)
     explorer_clear(op);
     Py_CLEAR(x->on_limit);
     Py_CLEAR(x->is_own);
+    Py_CLEAR(x->points);
     Py_CLEAR(x->scheduler);
     free_choices(&x->made);
     free_choices(&x->script);
@@ -422,6 +435,12 @@ static PyGetSetDef explorer_getset[] = {
     {"events", get_count, NULL,
      "How many places for an injected cancellation the last run had.",
      (void *)offsetof(ExplorerObject, events)},
+    {"ticks", get_count, NULL,
+     "How many places for a switch the last run had: points where another\n"
+     "fiber could run, and for PCT steps.",
+     (void *)offsetof(ExplorerObject, ticks)},
+    {"passed", get_count, NULL, "How many points the last run has passed.",
+     (void *)offsetof(ExplorerObject, passed)},
     {"fingerprint", get_count, NULL,
      "A hash of the last run, equal for equal runs.",
      (void *)offsetof(ExplorerObject, hash)},
@@ -502,10 +521,12 @@ pf_testing_init(PyObject *module)
 {
     pf_explorer_clock_type =
         pf_arguments_add_type(module, &pf_vclock_spec, NULL);
+    pf_points_type = pf_arguments_add_type(module, &pf_points_spec, NULL);
     PyTypeObject *explorer =
         pf_arguments_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module holds a reference */
-    return pf_explorer_clock_type == NULL || explorer == NULL
+    return pf_explorer_clock_type == NULL || pf_points_type == NULL ||
+                   explorer == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);
 }

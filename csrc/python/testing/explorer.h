@@ -16,7 +16,7 @@ typedef enum Strategy {
 } Strategy;
 
 /* The first argument of the trace callback. */
-enum { TRACE_RUNS, TRACE_LEAVES, TRACE_CHOICE };
+enum { TRACE_RUNS, TRACE_LEAVES, TRACE_CHOICE, TRACE_POINT };
 
 typedef struct Choice {
     uint32_t count; /* of possibilities; in a script 0: not known */
@@ -33,6 +33,11 @@ typedef struct Choices {
 /* A fiber that is chosen this many times in a row probably spins, and loses its
  * priority: PCT's strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
+/* The same for points passed without a wait, under every strategy: a loop that
+ * spins until another fiber has done something must end. */
+#define PATIENCE_AT_POINTS 20000
+/* A run may pass this many points for each step of max_steps. */
+#define POINTS_A_STEP 5
 
 typedef struct PfExplorer {
     PyObject_HEAD
@@ -45,7 +50,10 @@ typedef struct PfExplorer {
     bool preempt; /* switch at pf_explore_preempt(), too */
     bool unfair;  /* choose among waiters and select()'s cases, too */
     uint64_t max_steps;
-    uint64_t inject; /* the event at which to cancel; 0: none */
+    uint64_t inject;  /* the event at which to cancel; 0: none */
+    PyObject *points; /* a PointsObject, or NULL: switch where fibers wait */
+    bool hot;         /* place switches at hot points only */
+    uint32_t bound;   /* offer only this many switches at points */
     /* What was chosen. */
     Choices made;
     bool lost;            /* there was no memory to record everything */
@@ -58,14 +66,25 @@ typedef struct PfExplorer {
     uint64_t hash;   /* of everything that happened */
     /* pf_explore_preempt has chosen the next fiber: 1 + place in the queue */
     uint32_t forced;
-    uint64_t passed; /* timers of lower sequence numbers were passed over */
+    uint64_t
+        tie_passed; /* timers of lower sequence numbers were passed over */
     uint32_t tie_rest, tie_count; /* see next_tie */
     uint64_t tie_sequence;
     int64_t tie_when;
+    /* Points: see points.h */
+    uint64_t passed;   /* points */
+    uint64_t stretch;  /* points since the last step */
+    uint32_t switched; /* switches at points */
+    uint32_t running;  /* the number of the fiber that was chosen last */
+    /* PCT lowers a priority at these ticks, and the random strategy switches
+     * at them. A tick is a point where another fiber could run (under `hot`, a
+     * hot one), and for PCT also a step. */
+    uint64_t ticks;
+    uint64_t change_at[MAX_DEPTH];
+    uint32_t depth;
+    uint64_t wakeups; /* the queue's, when PCT last compared priorities */
     /* PCT */
     PfKnownTable known;
-    uint32_t depth;
-    uint64_t change_at[MAX_DEPTH];
     uint32_t lowest;     /* the last priority given to a fiber that gave way */
     const pf_task *last; /* chosen last, and how many times in a row */
     uint32_t in_a_row;
@@ -88,5 +107,11 @@ void pf_explorer_probe(pf_scheduler *core, void *data);
 pf_timer *pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data);
 
 extern const PfExplorerOps pf_explorer;
+
+/* The running fiber of the run passes a point: another fiber may run first. 0,
+ * or -1 with an exception (the fiber is being unwound). */
+int pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot);
+/* The number of imports that the running fiber is in. NULL without memory. */
+uint32_t *pf_explorer_imports(ExplorerObject *x);
 
 #endif

@@ -1,0 +1,32 @@
+/* Points: places between two waits where a run under test may interrupt a
+ * fiber, as the system may interrupt a thread.
+ *
+ * The interpreter reports lines, instructions, jumps, calls and beginnings of
+ * functions to callbacks of a PointsObject: from 3.12 on by sys.monitoring, on
+ * 3.11 as a trace function.  pyfiber/testing/points.py reads each code object
+ * once and says which of its places are points; all other places are disabled.
+ *
+ * A point belongs to a site (a line of the program, say), which has a number
+ * from 1 and accesses names.  A name that one fiber writes and another one
+ * reads or writes is hot, and so are its sites: races are likely there.  This
+ * is learned as runs go by.
+ *
+ * Nothing is a point during an import, because a module that is half imported
+ * belongs to the thread that imports it, or where the fiber must not be left.
+ */
+#ifndef PF_POINTS_H
+#define PF_POINTS_H
+
+#include "python/core/pyinclude.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct PfPointsObject PfPointsObject;
+
+/* A run begins: which fiber has accessed what is forgotten; hot names stay. */
+void pf_points_begin(PfPointsObject *points);
+
+extern PyTypeObject *pf_points_type;
+
+#endif
