@@ -620,6 +620,8 @@ propose_at_point(ExplorerObject *x, uint32_t others)
 static uint32_t
 choose_at_point(ExplorerObject *x, uint32_t others, bool hot)
 {
+    x->places++;
+    x->hot_places += hot;
     uint32_t taken = hot || !x->hot ? propose_at_point(x, others) : 0;
     if (x->switched >= x->bound) {
         x->lost |=

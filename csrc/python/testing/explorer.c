@@ -41,7 +41,8 @@ start_over(ExplorerObject *x)
     x->made.count = 0;
     x->lost = x->over = x->diverged = false;
     x->steps = x->events = x->hash = x->tie_passed = 0;
-    x->passed = x->stretch = x->ticks = x->wakeups = 0;
+    x->passed = x->stretch = x->places = x->hot_places = 0;
+    x->ticks = x->wakeups = 0;
     x->switched = 0;
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
@@ -180,27 +181,41 @@ may_configure(ExplorerObject *x, int strategy, unsigned depth,
     return -1;
 }
 
+/* Copies the branch that next_branch() has found.  0, or -1. */
+static int
+read_branch(const ExplorerObject *x, Choices *read)
+{
+    for (size_t i = 0; i < x->branch.count; i++) {
+        if (!pf_choices_append(read, x->branch.items[i])) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *
 explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"strategy",  "seed",    "depth",   "length",
                             "script",    "lenient", "preempt", "unfair",
                             "max_steps", "inject",  "trace",   "hot",
-                            "bound",     NULL};
+                            "bound",     "branch",  NULL};
     ExplorerObject *x = (ExplorerObject *)op;
     int strategy = 0, lenient = 0, preempt = 0, unfair = 0, hot = 0;
+    int branch = 0;
     unsigned int depth = 1, bound = UINT32_MAX;
     unsigned long long seed = 0, length = 0, event = 0;
     unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$iKIKOpppKKOpI:configure", names, &strategy, &seed,
-            &depth, &length, &script, &lenient, &preempt, &unfair, &max_steps,
-            &event, &trace, &hot, &bound)) {
+            args, kwargs, "|$iKIKOpppKKOpIp:configure", names, &strategy,
+            &seed, &depth, &length, &script, &lenient, &preempt, &unfair,
+            &max_steps, &event, &trace, &hot, &bound, &branch)) {
         return NULL;
     }
     Choices read = {0};
-    if (read_script(script, &read) < 0 ||
+    if ((branch ? read_branch(x, &read) : read_script(script, &read)) < 0 ||
         may_configure(x, strategy, depth, max_steps) < 0) {
         free_choices(&read);
         return NULL;
@@ -222,9 +237,9 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-/* Sets the script for the next run of a depth-first search: the last run's
+/* Finds the script for the next run of a depth-first search: the last run's
  * choices up to the last one that has an untried possibility, and that
- * possibility. */
+ * possibility.  Other runs may come first: configure(branch=True) uses it. */
 static PyObject *
 explorer_next_branch(PyObject *op, PyObject *ignored)
 {
@@ -235,14 +250,14 @@ explorer_next_branch(PyObject *op, PyObject *ignored)
     while (n > 0 && made->items[n - 1].taken + 1 >= made->items[n - 1].count) {
         n--;
     }
-    x->script.count = 0;
+    x->branch.count = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!pf_choices_append(&x->script, made->items[i])) {
+        if (!pf_choices_append(&x->branch, made->items[i])) {
             return PyErr_NoMemory();
         }
     }
     if (n > 0) {
-        x->script.items[n - 1].taken++;
+        x->branch.items[n - 1].taken++;
     }
     return PyBool_FromLong(n > 0);
 }
@@ -406,6 +421,7 @@ explorer_dealloc(PyObject *op)
     Py_CLEAR(x->scheduler);
     free_choices(&x->made);
     free_choices(&x->script);
+    free_choices(&x->branch);
     pf_pct_known_free(&x->known);
     type->tp_free(op);
     Py_DECREF(type);
@@ -420,8 +436,8 @@ static PyMethodDef explorer_methods[] = {
     {"choices", explorer_choices, METH_NOARGS,
      "The choices of the last run, a list of tuples: (kind, count, taken)."},
     {"next_branch", explorer_next_branch, METH_NOARGS,
-     "Set the script for the next schedule of a depth-first search. Return\n"
-     "False if none is left."},
+     "After a run of a depth-first search: find the script of its next run,\n"
+     "for configure(branch=True). Return False if none is left."},
     {"divergence", explorer_divergence, METH_NOARGS,
      "Where the script first did not fit: (index, wanted, found), or None."},
     {"unseen", explorer_unseen, METH_NOARGS,
@@ -441,6 +457,11 @@ static PyGetSetDef explorer_getset[] = {
      (void *)offsetof(ExplorerObject, ticks)},
     {"passed", get_count, NULL, "How many points the last run has passed.",
      (void *)offsetof(ExplorerObject, passed)},
+    {"places", get_count, NULL,
+     "At how many of these another fiber could run.",
+     (void *)offsetof(ExplorerObject, places)},
+    {"hot_places", get_count, NULL, "How many of these places were hot.",
+     (void *)offsetof(ExplorerObject, hot_places)},
     {"fingerprint", get_count, NULL,
      "A hash of the last run, equal for equal runs.",
      (void *)offsetof(ExplorerObject, hash)},
@@ -504,6 +525,9 @@ static PyMethodDef functions[] = {
      "Choose a number from 0 to n-1; outside of a test it is 0."},
     {"_preempt", mod_preempt, METH_NOARGS,
      "Let a run with preempt=True switch here."},
+    {"_importing", PF_FAST(pf_points_importing), METH_FASTCALL,
+     "_importing(fn, *args): call fn(*args), in which a run switches only\n"
+     "where the fiber waits."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -56,6 +56,7 @@ typedef struct PfExplorer {
     uint32_t bound;   /* offer only this many switches at points */
     /* What was chosen. */
     Choices made;
+    Choices branch;       /* the next script of a depth-first search */
     bool lost;            /* there was no memory to record everything */
     bool over;            /* past the limit of steps: no more choices */
     bool diverged;        /* the script did not fit */
@@ -72,8 +73,10 @@ typedef struct PfExplorer {
     uint64_t tie_sequence;
     int64_t tie_when;
     /* Points: see points.h */
-    uint64_t passed;   /* points */
-    uint64_t stretch;  /* points since the last step */
+    uint64_t passed;  /* points */
+    uint64_t stretch; /* points since the last step */
+    uint64_t places;  /* points where another fiber could run */
+    uint64_t hot_places;
     uint32_t switched; /* switches at points */
     uint32_t running;  /* the number of the fiber that was chosen last */
     /* PCT lowers a priority at these ticks, and the random strategy switches

@@ -23,7 +23,7 @@ typedef struct Code {
 } Code; /* at least half of the slots are free */
 
 typedef struct Site {
-    uint32_t first, count; /* its accesses */
+    uint32_t first, count; /* the range in `accesses` */
     bool hot;
 } Site;
 
@@ -48,12 +48,12 @@ struct PfPointsObject {
     Name *names;
     uint32_t name_count, name_room;
     uint32_t importing; /* fibers that are in an import */
-    uint64_t hot_passed;
 };
 
 PyTypeObject *pf_points_type; /* constant after import */
 
-/* Makes room for one more entry of an array.  False without memory. */
+/* Makes room for one more entry of an array.  Returns false without memory.
+ */
 static bool
 grow(void *array, uint32_t count, uint32_t *room, size_t size)
 {
@@ -167,7 +167,6 @@ pf_points_begin(PfPointsObject *p)
     for (uint32_t i = 0; i < p->name_count; i++) {
         p->names[i].readers = p->names[i].writers = 0;
     }
-    p->hot_passed = 0;
     p->importing = 0;
 }
 
@@ -343,7 +342,6 @@ pass(PfPointsObject *p, ExplorerObject *x, uint32_t number)
     if (x->scheduler->core.ready.head != NULL) {
         learn(p, site, x->running);
     }
-    p->hot_passed += site->hot;
     return pf_explorer_pass(x, number, site->hot);
 }
 
@@ -404,31 +402,33 @@ points_returned(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return check_event(nargs) < 0 ? NULL : event(p, args, false, Py_None);
 }
 
-/* Counts the running fiber as one that imports while it calls args[0].  The
- * fiber may wait meanwhile, and others run. */
-static PyObject *
-points_importing(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+/* Counts the running fiber as one that imports while it calls args[0] with the
+ * rest.  The fiber may wait meanwhile, and others run. */
+PyObject *
+pf_points_importing(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    PfPointsObject *p = (PfPointsObject *)op;
-    ExplorerObject *x = explorer_here(p);
+    (void)module;
     if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError, "importing() needs a function");
+        PyErr_SetString(PyExc_TypeError, "_importing() needs a function");
         return NULL;
     }
-    uint32_t *depth = x == NULL ? NULL : pf_explorer_imports(x);
-    if (depth == NULL) {
-        return PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1),
-                                   NULL);
+    const PfThread *t = pf_thread_current;
+    ExplorerObject *x =
+        t == NULL || t->scheduler == NULL ? NULL : t->scheduler->explorer;
+    PfPointsObject *p = x == NULL ? NULL : (PfPointsObject *)x->points;
+    uint32_t *depth = p == NULL ? NULL : pf_explorer_imports(x);
+    if (depth != NULL) {
+        ++*depth;
+        p->importing++;
     }
-    ++*depth;
-    p->importing++;
     PyObject *result =
         PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1), NULL);
-    /* The table of fibers may have moved, and the run may be over. */
-    depth = explorer_here(p) == x ? pf_explorer_imports(x) : NULL;
-    if (depth != NULL && *depth > 0) {
-        --*depth;
-        p->importing--;
+    if (depth != NULL && t->scheduler != NULL && t->scheduler->explorer == x) {
+        depth = pf_explorer_imports(x); /* the table may have moved */
+        if (depth != NULL && *depth > 0) {
+            --*depth;
+            p->importing--;
+        }
     }
     return result;
 }
@@ -483,13 +483,6 @@ points_hot(PyObject *op, PyObject *ignored)
         Py_XDECREF(number);
     }
     return list;
-}
-
-static PyObject *
-get_hot_passed(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLongLong(((PfPointsObject *)op)->hot_passed);
 }
 
 static PyObject *
@@ -554,20 +547,12 @@ static PyMethodDef points_methods[] = {
      "beginning."},
     {"returned", PF_FAST(points_returned), METH_FASTCALL,
      "Callback of (code, offset, ...): a C function has returned."},
-    {"importing", PF_FAST(points_importing), METH_FASTCALL,
-     "importing(fn, *args): call fn(*args), in which nothing is a point."},
     {"codes", points_codes, METH_NOARGS,
      "All code objects that were classified."},
     {"forget", points_forget, METH_NOARGS,
      "Forget code objects to which nothing else refers."},
     {"hot", points_hot, METH_NOARGS, "The numbers of the hot names."},
     {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef points_getset[] = {
-    {"hot_passed", get_hot_passed, NULL,
-     "How many hot points the last run has passed.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot points_slots[] = {
@@ -577,7 +562,6 @@ static PyType_Slot points_slots[] = {
     {Py_tp_dealloc, points_dealloc},
     {Py_tp_traverse, points_traverse},
     {Py_tp_methods, points_methods},
-    {Py_tp_getset, points_getset},
     {0, NULL},
 };
 

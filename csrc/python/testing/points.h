@@ -27,6 +27,11 @@ typedef struct PfPointsObject PfPointsObject;
 /* A run begins: which fiber has accessed what is forgotten; hot names stay. */
 void pf_points_begin(PfPointsObject *points);
 
+/* The module's function _importing(fn, *args): calls fn(*args), in which
+ * nothing is a point for the running fiber. */
+PyObject *pf_points_importing(PyObject *module, PyObject *const *args,
+                              Py_ssize_t nargs);
+
 extern PyTypeObject *pf_points_type;
 
 #endif

@@ -24,7 +24,7 @@ typedef struct PfKnown {
     const pf_task *task; /* not a reference: see PfKnownTable */
     uint32_t number;     /* in the order of first turns, from 1; 0: none yet */
     uint32_t priority;
-    uint32_t imports; /* that it is in: see points.h */
+    uint32_t imports; /* the number of imports it is in: see points.h */
 } PfKnown;
 
 /* A hash table, with open addressing, keyed by address.  An entry may belong

@@ -1,0 +1,270 @@
+"""Where a run may interrupt a thread between two waits: the option ``switch`` of explore().
+
+``"line"``: before a line that touches what threads share; ``"access"``: before each such
+instruction; ``"gil"``: only where CPython with a GIL can take the GIL away. The interpreter reports
+these places to csrc/python/testing/points.c: from 3.12 on by sys.monitoring, for the included code
+objects alone; on 3.11 by a trace function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+from typing import Any, Literal
+
+from pyfiber import _engine
+from pyfiber.testing.accesses import Access, accesses_of
+from pyfiber.testing.guards import Change, Shared
+from pyfiber.testing.schedule import SWITCHES
+
+Switch = Literal["wait", "line", "access", "gil"]
+TOOLS = (3, 4)  # ids that no other kind of tool claims
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
+INSTALLED = ("site-packages", "dist-packages")
+MOST_PREEMPTIONS = 15
+#: RESUME with a larger argument is the continuation after `yield from` or `await`.
+AFTER_YIELD = 1
+
+Places = tuple[tuple[int, int], ...]
+
+
+def check_switch(switch: object) -> str:
+    """Check the option; ValueError with the possible values."""
+    if switch not in SWITCHES:
+        raise ValueError(f"switch is one of {', '.join(map(repr, SWITCHES))}, not {switch!r}")
+    return str(switch)
+
+
+def check_names(names: object, what: str) -> tuple[str, ...]:
+    """Check a sequence of names of modules; TypeError otherwise."""
+    if isinstance(names, str) or not isinstance(names, (list, tuple, set, frozenset)):
+        raise TypeError(f"{what} is a list of names of modules, not {names!r}")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} has names of modules, not {name!r}")
+    return tuple(names)
+
+
+def names_module(names: Sequence[str], module: str) -> bool:
+    """Is this one of the modules, or in one of the packages?"""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def is_programs(path: str) -> bool:
+    """Is this a file of the program, not of Python's library or an installed package?"""
+    if path.startswith("<frozen"):
+        return False
+    parts = path.split(os.sep)
+    return not path.startswith(STANDARD) and not any(name in parts for name in INSTALLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place of the program where runs may switch: a line, or an instruction of it."""
+
+    path: str
+    function: str
+    line: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class Points:
+    """The points of the runs of one exploration."""
+
+    def __init__(self, switch: str, include: Sequence[str], exclude: Sequence[str]) -> None:
+        self.switch = switch
+        self.include = include
+        self.exclude = exclude
+        self.sites: list[Site] = []
+        self.names: dict[str, int] = {}
+        self.places: dict[CodeType, tuple[Places, Places]] = {}
+        disable = sys.monitoring.DISABLE if sys.version_info >= (3, 12) else None
+        self.engine = _engine._Points(self.classify, disable)
+        self.events = 0
+        self.tool = -1
+
+    # ------------------------------------------------------------ which code, which places
+
+    def includes(self, code: CodeType, module: str) -> bool:
+        """May a run switch in this code?"""
+        path = code.co_filename
+        if path.startswith(PACKAGE) or module.partition(".")[0] in ("pyfiber", "importlib"):
+            return False
+        if names_module(self.exclude, module):
+            return False
+        return names_module(self.include, module) or is_programs(path)
+
+    def classify(self, code: CodeType) -> tuple[Places, Places] | None:
+        """Called by the engine once for each code object that runs."""
+        frame: Any = sys._getframe(1)
+        if frame.f_code is not code:
+            frame = None
+        module = "" if frame is None else str(frame.f_globals.get("__name__"))
+        if not self.includes(code, module):
+            return None
+        found = self.places.get(code)
+        if found is None:
+            found = self.places[code] = self.find(code, accesses_of(code, frame))
+        if found == ((), ()):
+            return None
+        if self.tool >= 0:
+            sys.monitoring.set_local_events(self.tool, code, self.events)
+        return found
+
+    def find(self, code: CodeType, accesses: list[Access]) -> tuple[Places, Places]:
+        """The points of a code object: (lines, offsets of instructions), each with its site."""
+        if self.switch == "line":
+            return self.lines(code, accesses)
+        if self.switch == "access":
+            points = [access for access in accesses if access.point or is_call(access)]
+        else:
+            points = [access for access in accesses if gil_may_go(access)]
+        if self.switch == "gil":
+            return (), tuple((p.offset, self.site(code, p.line, accesses)) for p in points)
+        return (), tuple((p.offset, self.site(code, p.line, [p])) for p in points)
+
+    def lines(self, code: CodeType, accesses: list[Access]) -> tuple[Places, Places]:
+        """Lines that share something, and the jumps of loops that are one line.
+
+        If a loop is one line, no LINE event reports that the line begins again.
+        """
+        by_line: dict[int, list[Access]] = {}
+        for access in accesses:
+            by_line.setdefault(access.line, []).append(access)
+        sites = {
+            line: self.site(code, line, there)
+            for line, there in by_line.items()
+            if any(access.point for access in there)
+        }
+        line_at = {access.offset: access.line for access in accesses}
+        jumps = [
+            (access.offset, sites[access.line])
+            for access in accesses
+            if access.opname == "JUMP_BACKWARD"
+            and access.line in sites
+            and line_at.get(access.target) == access.line
+        ]
+        return tuple(sites.items()), tuple(jumps)
+
+    def site(self, code: CodeType, line: int, accesses: Sequence[Access]) -> int:
+        """Make a site with the names that these instructions use."""
+        reads = sorted({name for access in accesses for name in access.reads})
+        writes = sorted({name for access in accesses for name in access.writes})
+        self.sites.append(
+            Site(code.co_filename, code.co_qualname, line, tuple(reads), tuple(writes))
+        )
+        return self.engine.add(
+            tuple(
+                2 * self.names.setdefault(name, len(self.names)) + written
+                for written, names in enumerate((reads, writes))
+                for name in names
+            )
+        )
+
+    # ------------------------------------------------------------------- the interpreter
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Have the interpreter report what happens to the engine."""
+        with IMPORT_HOOKS:
+            self.begin()
+            try:
+                yield
+            finally:
+                self.end()
+
+    def begin(self) -> None:
+        """Ask the interpreter for events."""
+        monitoring = sys.monitoring
+        events = monitoring.events
+        self.tool = take_tool()
+        callbacks: dict[int, Callable[..., object]] = {
+            events.PY_START: self.engine.place,
+            events.PY_RESUME: self.engine.place,
+        }
+        if self.switch == "line":
+            callbacks |= {events.LINE: self.engine.line, events.JUMP: self.engine.place}
+        elif self.switch == "access":
+            callbacks |= {events.INSTRUCTION: self.engine.place}
+        else:
+            callbacks |= {
+                events.JUMP: self.engine.place,
+                events.C_RETURN: self.engine.returned,
+            }
+        for event, callback in callbacks.items():
+            monitoring.register_callback(self.tool, event, callback)
+            self.events |= event
+        if self.switch == "gil":  # C_RETURN comes with CALL, and cannot be asked for itself
+            self.events = self.events & ~events.C_RETURN | events.CALL
+        else:
+            self.events &= ~(events.PY_START | events.PY_RESUME)
+        monitoring.restart_events()
+        monitoring.set_events(self.tool, events.PY_START | events.PY_RESUME)
+
+    def end(self) -> None:
+        """Give the tool id back, with nothing left of it in any code object."""
+        monitoring = sys.monitoring
+        monitoring.set_events(self.tool, 0)
+        for code in self.engine.codes():
+            monitoring.set_local_events(self.tool, code, 0)
+        events = monitoring.events
+        for event in (events.PY_START, events.PY_RESUME, events.LINE, events.JUMP):
+            monitoring.register_callback(self.tool, event, None)
+        for event in (events.INSTRUCTION, events.C_RETURN):
+            monitoring.register_callback(self.tool, event, None)
+        monitoring.free_tool_id(self.tool)
+        self.tool = -1
+
+
+def take_tool() -> int:
+    """Take an id of sys.monitoring that no other tool uses; RuntimeError if there is none."""
+    monitoring = sys.monitoring
+    for tool in TOOLS:
+        try:
+            monitoring.use_tool_id(tool, "pyfiber.testing")
+        except ValueError:
+            continue
+        return tool
+    users = ", ".join(str(monitoring.get_tool(tool)) for tool in TOOLS)
+    raise RuntimeError(
+        f"switch= other than 'wait' needs an id of sys.monitoring, and {users} use both that are "
+        "free: end one of these tools, or explore with switch='wait'"
+    )
+
+
+def is_call(access: Access) -> bool:
+    return access.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+
+
+def gil_may_go(access: Access) -> bool:
+    """May CPython give up the GIL at this instruction?
+
+    The evaluation loop looks whether it has to where a function begins or a generator continues,
+    at a jump backward, and after a call of a C function.
+    """
+    if access.opname == "RESUME":
+        return access.argument & 3 <= AFTER_YIELD
+    return access.opname == "JUMP_BACKWARD" or is_call(access)
+
+
+def import_hooks() -> Iterator[Change]:
+    """The replacement by which the engine sees imports of modules that are not loaded yet.
+
+    The interpreter looks this function up by name for each of them. A `partial` does not show in
+    tracebacks.
+    """
+    bootstrap: Any = importlib._bootstrap
+    real = bootstrap._find_and_load
+    yield bootstrap, "_find_and_load", partial(_engine._importing, real)
+
+
+IMPORT_HOOKS = Shared(import_hooks)
