@@ -21,7 +21,6 @@ from pyfiber.testing.runner import (
     OnUnhandled,
     Program,
     Runner,
-    check_count,
     check_seed,
     clock_of,
     clock_text,

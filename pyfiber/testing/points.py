@@ -15,12 +15,12 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import CodeType
 from typing import Any, Literal
 
 from pyfiber import _engine
-from pyfiber.testing.accesses import Access, accesses_of
+from pyfiber.testing.accesses import CALLS, Access, accesses_of
 from pyfiber.testing.guards import Change, Shared
 from pyfiber.testing.schedule import SWITCHES
 
@@ -32,6 +32,9 @@ INSTALLED = ("site-packages", "dist-packages")
 MOST_PREEMPTIONS = 15
 #: RESUME with a larger argument is the continuation after `yield from` or `await`.
 AFTER_YIELD = 1
+
+#: Does the interpreter report events by sys.monitoring? Before 3.12 a trace function does.
+MONITORED = sys.version_info >= (3, 12)
 
 Places = tuple[tuple[int, int], ...]
 
@@ -87,8 +90,8 @@ class Points:
         self.sites: list[Site] = []
         self.names: dict[str, int] = {}
         self.places: dict[CodeType, tuple[Places, Places]] = {}
-        disable = sys.monitoring.DISABLE if sys.version_info >= (3, 12) else None
-        self.engine = _engine._Points(self.classify, disable)
+        disable = sys.monitoring.DISABLE if MONITORED else None
+        self.engine = _engine._Points(self.classify, disable, switch == "gil")
         self.events = 0
         self.tool = -1
 
@@ -127,10 +130,25 @@ class Points:
         if self.switch == "access":
             points = [access for access in accesses if access.point or is_call(access)]
         else:
-            points = [access for access in accesses if gil_may_go(access)]
-        if self.switch == "gil":
-            return (), tuple((p.offset, self.site(code, p.line, accesses)) for p in points)
+            return (), tuple(self.releases(code, accesses))
         return (), tuple((p.offset, self.site(code, p.line, [p])) for p in points)
+
+    def releases(self, code: CodeType, accesses: list[Access]) -> Iterator[tuple[int, int]]:
+        """Where CPython may give up the GIL.
+
+        The evaluation loop looks whether it has to where a function begins or a generator
+        continues, at a jump backward, and after a call of a C function. The trace function of 3.11
+        sees a jump only when it has arrived.
+        """
+        for access in accesses:
+            backward = "JUMP_BACKWARD" in access.opname
+            if access.opname == "JUMP_BACKWARD_NO_INTERRUPT":
+                continue
+            if access.opname == "RESUME" and access.argument & 3 > AFTER_YIELD:
+                continue
+            if backward or access.opname == "RESUME" or access.opname in CALLS:
+                offset = access.target if backward and not MONITORED else access.offset
+                yield offset, self.site(code, access.line, accesses)
 
     def lines(self, code: CodeType, accesses: list[Access]) -> tuple[Places, Places]:
         """Lines that share something, and the jumps of loops that are one line.
@@ -175,12 +193,15 @@ class Points:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Have the interpreter report what happens to the engine."""
-        with IMPORT_HOOKS:
-            self.begin()
-            try:
-                yield
-            finally:
-                self.end()
+        with IMPORT_HOOKS, contextmanager(self.monitoring)() if MONITORED else TRACE_HOOKS:
+            yield
+
+    def monitoring(self) -> Iterator[None]:
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
 
     def begin(self) -> None:
         """Ask the interpreter for events."""
@@ -245,17 +266,6 @@ def is_call(access: Access) -> bool:
     return access.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 
 
-def gil_may_go(access: Access) -> bool:
-    """May CPython give up the GIL at this instruction?
-
-    The evaluation loop looks whether it has to where a function begins or a generator continues,
-    at a jump backward, and after a call of a C function.
-    """
-    if access.opname == "RESUME":
-        return access.argument & 3 <= AFTER_YIELD
-    return access.opname == "JUMP_BACKWARD" or is_call(access)
-
-
 def import_hooks() -> Iterator[Change]:
     """The replacement by which the engine sees imports of modules that are not loaded yet.
 
@@ -268,3 +278,19 @@ def import_hooks() -> Iterator[Change]:
 
 
 IMPORT_HOOKS = Shared(import_hooks)
+
+
+def trace_hooks() -> Iterator[Change]:
+    """The replacements by which tools that are begun in a run, such as debuggers, come behind it."""
+    real = sys.settrace
+
+    @wraps(real)
+    def settrace(function: Any, /) -> None:
+        real(function)
+        _engine._trace_replaced()
+
+    yield sys, "settrace", settrace
+    yield sys, "gettrace", _engine._trace_object
+
+
+TRACE_HOOKS = Shared(trace_hooks)

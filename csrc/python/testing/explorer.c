@@ -5,6 +5,7 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/core/tstate.h"
 #include "python/run/run.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
@@ -95,6 +96,39 @@ uninstall(ExplorerObject *x)
     pf_vclock_remove(s);
 }
 
+#if PF_TRACES_POINTS
+static int
+begin_tracing(const ExplorerObject *x)
+{
+    return x->points == NULL
+               ? 0
+               : pf_line_trace_begin((PfPointsObject *)x->points);
+}
+
+static void
+end_tracing(const ExplorerObject *x)
+{
+    if (x->points != NULL) {
+        PyObject *raised = pystate_take_exception();
+        pf_line_trace_end();
+        pystate_restore_exception(raised);
+    }
+}
+#else
+static int
+begin_tracing(const ExplorerObject *x)
+{
+    (void)x;
+    return 0;
+}
+
+static void
+end_tracing(const ExplorerObject *x)
+{
+    (void)x;
+}
+#endif
+
 static PyObject *
 explorer_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -112,8 +146,9 @@ explorer_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (x->failures != NULL) {
         run = PyObject_GetAttrString((PyObject *)x->scheduler, "run");
     }
-    if (run != NULL) {
+    if (run != NULL && begin_tracing(x) == 0) {
         result = PyObject_Vectorcall(run, args + 1, (size_t)(nargs - 1), NULL);
+        end_tracing(x);
     }
     Py_XDECREF(run);
     uninstall(x);
@@ -528,6 +563,12 @@ static PyMethodDef functions[] = {
     {"_importing", PF_FAST(pf_points_importing), METH_FASTCALL,
      "_importing(fn, *args): call fn(*args), in which a run switches only\n"
      "where the fiber waits."},
+#if PF_TRACES_POINTS
+    {"_trace_replaced", pf_line_trace_replaced, METH_NOARGS,
+     "sys.settrace() was called: put a run's trace function in front again."},
+    {"_trace_object", pf_line_trace_object, METH_NOARGS,
+     "What sys.gettrace() returns outside of a run."},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
@@ -546,6 +587,13 @@ pf_testing_init(PyObject *module)
     pf_explorer_clock_type =
         pf_arguments_add_type(module, &pf_vclock_spec, NULL);
     pf_points_type = pf_arguments_add_type(module, &pf_points_spec, NULL);
+#if PF_TRACES_POINTS
+    pf_line_trace_type =
+        pf_arguments_add_type(module, &pf_line_trace_spec, NULL);
+    if (pf_line_trace_type == NULL) {
+        return -1;
+    }
+#endif
     PyTypeObject *explorer =
         pf_arguments_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module holds a reference */

@@ -48,6 +48,7 @@ struct PfPointsObject {
     Name *names;
     uint32_t name_count, name_room;
     uint32_t importing; /* fibers that are in an import */
+    bool gil;
 };
 
 PyTypeObject *pf_points_type; /* constant after import */
@@ -345,61 +346,71 @@ pass(PfPointsObject *p, ExplorerObject *x, uint32_t number)
     return pf_explorer_pass(x, number, site->hot);
 }
 
-/* Handles an event of arguments (code, key, ...).  `elsewhere` is returned if
- * the place is no point. */
-static PyObject *
-event(PfPointsObject *p, PyObject *const *args, bool is_line,
-      PyObject *elsewhere)
+int
+pf_points_pass(PfPointsObject *p, PyObject *op, uint32_t key, bool is_line)
 {
     ExplorerObject *x = explorer_here(p);
     if (x == NULL) {
-        Py_RETURN_NONE; /* no DISABLE: a run may come here later */
+        return 0; /* no DISABLE: a run may come here later */
     }
-    Code *code = code_of(p, x->scheduler->thread, args[0]);
+    Code *code = code_of(p, x->scheduler->thread, op);
     if (code == NULL) {
+        return -1;
+    }
+    uint32_t site = site_at(is_line ? &code->lines : &code->offsets, key);
+    return site == 0 ? PF_NO_POINT : pass(p, x, site);
+}
+
+bool
+pf_points_has_offsets(PfPointsObject *p, PyObject *op)
+{
+    ExplorerObject *x = explorer_here(p);
+    Code *code = x == NULL ? NULL : code_of(p, x->scheduler->thread, op);
+    PyErr_Clear(); /* the next event reports it */
+    return code != NULL && code->offsets.count > 0;
+}
+
+bool
+pf_points_gil(const PfPointsObject *p)
+{
+    return p->gil;
+}
+
+/* Handles an event of arguments (code, key, ...).  `elsewhere` is returned if
+ * the place is no point. */
+static PyObject *
+event(PyObject *op, PyObject *const *args, Py_ssize_t nargs, bool is_line,
+      PyObject *elsewhere)
+{
+    if (nargs < 2) {
+        PyErr_SetString(PyExc_TypeError, "an event has a code and a place");
         return NULL;
     }
     unsigned long key = PyLong_AsUnsignedLong(args[1]);
     if (key == (unsigned long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    uint32_t site =
-        site_at(is_line ? &code->lines : &code->offsets, (uint32_t)key);
-    if (site == 0) {
-        return Py_NewRef(elsewhere);
-    }
-    return pass(p, x, site) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static int
-check_event(Py_ssize_t nargs)
-{
-    if (nargs < 2) {
-        PyErr_SetString(PyExc_TypeError, "an event has a code and a place");
-        return -1;
-    }
-    return 0;
+    int rc =
+        pf_points_pass((PfPointsObject *)op, args[0], (uint32_t)key, is_line);
+    return rc < 0 ? NULL : Py_NewRef(rc == PF_NO_POINT ? elsewhere : Py_None);
 }
 
 static PyObject *
 points_line(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    PfPointsObject *p = (PfPointsObject *)op;
-    return check_event(nargs) < 0 ? NULL : event(p, args, true, p->disable);
+    return event(op, args, nargs, true, ((PfPointsObject *)op)->disable);
 }
 
 static PyObject *
 points_place(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    PfPointsObject *p = (PfPointsObject *)op;
-    return check_event(nargs) < 0 ? NULL : event(p, args, false, p->disable);
+    return event(op, args, nargs, false, ((PfPointsObject *)op)->disable);
 }
 
 static PyObject *
 points_returned(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    PfPointsObject *p = (PfPointsObject *)op;
-    return check_event(nargs) < 0 ? NULL : event(p, args, false, Py_None);
+    return event(op, args, nargs, false, Py_None);
 }
 
 /* Counts the running fiber as one that imports while it calls args[0] with the
@@ -488,16 +499,18 @@ points_hot(PyObject *op, PyObject *ignored)
 static PyObject *
 points_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"classify", "disable", NULL};
+    static char *names[] = {"classify", "disable", "gil", NULL};
     PyObject *classify, *disable;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:_Points", names,
-                                     &classify, &disable)) {
+    int gil;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOp:_Points", names,
+                                     &classify, &disable, &gil)) {
         return NULL;
     }
     PfPointsObject *p = (PfPointsObject *)type->tp_alloc(type, 0);
     if (p != NULL) {
         p->classify = Py_NewRef(classify);
         p->disable = Py_NewRef(disable);
+        p->gil = gil;
     }
     return (PyObject *)p;
 }

@@ -19,6 +19,8 @@
 
 #include "python/core/pyinclude.h"
 
+#include "python/core/tstate.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,11 +29,34 @@ typedef struct PfPointsObject PfPointsObject;
 /* A run begins: which fiber has accessed what is forgotten; hot names stay. */
 void pf_points_begin(PfPointsObject *points);
 
+/* The interpreter has reached a line, or the instruction at an offset. 0, -1
+ * with an exception, or PF_NO_POINT. */
+#define PF_NO_POINT 1
+int pf_points_pass(PfPointsObject *points, PyObject *code, uint32_t key,
+                   bool is_line);
+/* Are instructions of this code object points? */
+bool pf_points_has_offsets(PfPointsObject *points, PyObject *code);
+/* Are only jumps, calls and beginnings points (switch="gil")? */
+bool pf_points_gil(const PfPointsObject *points);
+
 /* The module's function _importing(fn, *args): calls fn(*args), in which
  * nothing is a point for the running fiber. */
 PyObject *pf_points_importing(PyObject *module, PyObject *const *args,
                               Py_ssize_t nargs);
 
 extern PyTypeObject *pf_points_type;
+
+/* --- line_trace.c --- */
+#if PF_TRACES_POINTS
+/* Around a run: traces the thread, behind the trace and profile functions that
+ * it has. 0, or -1 with an exception. */
+int pf_line_trace_begin(PfPointsObject *points);
+void pf_line_trace_end(void);
+extern PyType_Spec pf_line_trace_spec;
+extern PyTypeObject *pf_line_trace_type;
+/* The module's functions _trace_replaced and _trace_object. */
+PyObject *pf_line_trace_replaced(PyObject *module, PyObject *ignored);
+PyObject *pf_line_trace_object(PyObject *module, PyObject *ignored);
+#endif
 
 #endif
