@@ -193,15 +193,16 @@ class Points:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Have the interpreter report what happens to the engine."""
-        with IMPORT_HOOKS, contextmanager(self.monitoring)() if MONITORED else TRACE_HOOKS:
-            yield
-
-    def monitoring(self) -> Iterator[None]:
-        self.begin()
-        try:
-            yield
-        finally:
-            self.end()
+        with IMPORT_HOOKS:
+            if sys.version_info < (3, 12):
+                with TRACE_HOOKS:
+                    yield
+                return
+            self.begin()
+            try:
+                yield
+            finally:
+                self.end()
 
     def begin(self) -> None:
         """Ask the interpreter for events."""
@@ -209,8 +210,8 @@ class Points:
         events = monitoring.events
         self.tool = take_tool()
         callbacks: dict[int, Callable[..., object]] = {
-            events.PY_START: self.engine.place,
-            events.PY_RESUME: self.engine.place,
+            events.PY_START: self.engine.enters,
+            events.PY_RESUME: self.engine.enters,
         }
         if self.switch == "line":
             callbacks |= {events.LINE: self.engine.line, events.JUMP: self.engine.place}
@@ -219,15 +220,13 @@ class Points:
         else:
             callbacks |= {
                 events.JUMP: self.engine.place,
-                events.C_RETURN: self.engine.returned,
+                events.C_RETURN: self.engine.enters,
             }
         for event, callback in callbacks.items():
             monitoring.register_callback(self.tool, event, callback)
             self.events |= event
         if self.switch == "gil":  # C_RETURN comes with CALL, and cannot be asked for itself
             self.events = self.events & ~events.C_RETURN | events.CALL
-        else:
-            self.events &= ~(events.PY_START | events.PY_RESUME)
         monitoring.restart_events()
         monitoring.set_events(self.tool, events.PY_START | events.PY_RESUME)
 
@@ -280,17 +279,18 @@ def import_hooks() -> Iterator[Change]:
 IMPORT_HOOKS = Shared(import_hooks)
 
 
-def trace_hooks() -> Iterator[Change]:
-    """The replacements by which tools that are begun in a run, such as debuggers, come behind it."""
-    real = sys.settrace
+if sys.version_info < (3, 12):
 
-    @wraps(real)
-    def settrace(function: Any, /) -> None:
-        real(function)
-        _engine._trace_replaced()
+    def trace_hooks() -> Iterator[Change]:
+        """The replacements that put a run's trace function before that of a tool begun in it."""
+        real = sys.settrace
 
-    yield sys, "settrace", settrace
-    yield sys, "gettrace", _engine._trace_object
+        @wraps(real)
+        def settrace(function: Any, /) -> None:
+            real(function)
+            _engine._trace_replaced()
 
+        yield sys, "settrace", settrace
+        yield sys, "gettrace", _engine._trace_object
 
-TRACE_HOOKS = Shared(trace_hooks)
+    TRACE_HOOKS = Shared(trace_hooks)

@@ -281,6 +281,7 @@ class Runner:
         hot: bool = False,
         bound: int = UNBOUND,
         branch: bool = False,
+        directed: bool = False,
     ) -> None:
         """Set how the next runs choose."""
         self.explorer.configure(
@@ -291,6 +292,7 @@ class Runner:
             hot=hot,
             bound=bound,
             branch=branch,
+            directed=directed,
             script=script,
             lenient=lenient,
             preempt=self.program.preempt,

@@ -140,13 +140,16 @@ class Search:
             return runner.run()
         turn = number // (len(MIXED) if how.strategy == "mix" else 1)
         hot = turn % 2 == 0 and self.hot_places > 0
+        directed = hot and turn % 4 == 0 and kind == RANDOM and how.preemptions > 1
+        switches = 1 if directed else 1 + turn // 2 % max(1, how.preemptions)
         length = self.hot_places if hot else self.places
         runner.configure(
             strategy=kind,
             seed=seed,
-            depth=2 + turn // 2 % how.preemptions if how.preemptions else 1,
+            depth=1 + min(switches, how.preemptions),
             length=length + (runner.explorer.steps if kind == PCT else 0),
             hot=hot,
+            directed=directed,
         )
         return runner.run()
 

@@ -17,6 +17,7 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/testing/explorer.h"
+#include "python/testing/points.h"
 
 /* Adds a fact to the fingerprint of the run. */
 static void
@@ -598,17 +599,71 @@ pct_at_point(ExplorerObject *x, const pf_scheduler *core)
     return priority > mine->priority ? place + 1 : 0;
 }
 
+/* The place of a task in the ready queue, from 1, the hub not counted.  0: the
+ * task is not ready. */
 static uint32_t
-propose_at_point(ExplorerObject *x, uint32_t others)
+place_of(const pf_scheduler *core, const pf_task *task)
 {
-    x->ticks++;
+    uint32_t place = 1;
+    for (const pf_task *f = core->ready.head; f != NULL; f = f->next) {
+        if (f == task) {
+            return place;
+        }
+        place += f != pf_scheduler_hub_task(core);
+    }
+    return 0;
+}
+
+/* The random strategy under `directed`: a fiber is kept from a site.  As soon
+ * as another one has changed what the fiber uses there, it continues.  Returns
+ * the fiber's place, or 0. */
+static uint32_t
+directed(ExplorerObject *x, uint32_t site)
+{
+    const pf_scheduler *core = &x->scheduler->core;
+    if (&core->thread->current->task == x->kept) {
+        x->before = 0; /* it has continued */
+    } else if (x->ripe) {
+        x->before = 0;
+        x->ripe = false;
+        return place_of(core, x->kept);
+    } else {
+        x->ripe =
+            pf_points_conflict((PfPointsObject *)x->points, x->before, site);
+    }
+    return 0;
+}
+
+/* The random strategy switches at the places that were drawn. */
+static uint32_t
+random_at_point(ExplorerObject *x, uint32_t others, uint32_t site)
+{
+    if (x->before != 0) {
+        return directed(x, site);
+    }
+    if (!is_change_point(x)) {
+        return 0;
+    }
+    if (x->directed) {
+        x->before = site;
+        x->kept = &x->scheduler->core.thread->current->task;
+        x->ripe = false;
+    }
+    return 1 + pf_testing_random_below(&x->random, others);
+}
+
+/* Returns the place of the ready fiber that the strategy lets run first, from
+ * 1, or 0. */
+static uint32_t
+propose_at_point(ExplorerObject *x, uint32_t others, uint32_t site, bool hot)
+{
+    bool counts = hot || !x->hot;
+    x->ticks += counts;
     switch (x->strategy) {
     case STRATEGY_RANDOM:
-        return is_change_point(x)
-                   ? 1 + pf_testing_random_below(&x->random, others)
-                   : 0;
+        return counts || x->before != 0 ? random_at_point(x, others, site) : 0;
     case STRATEGY_PCT:
-        return pct_at_point(x, &x->scheduler->core);
+        return counts ? pct_at_point(x, &x->scheduler->core) : 0;
     default:
         return 0;
     }
@@ -618,11 +673,11 @@ propose_at_point(ExplorerObject *x, uint32_t others)
  * 1.  A point past `bound` is recorded, too, so that the numbers of choices
  * are those of a run without a bound. */
 static uint32_t
-choose_at_point(ExplorerObject *x, uint32_t others, bool hot)
+choose_at_point(ExplorerObject *x, uint32_t others, uint32_t site, bool hot)
 {
     x->places++;
     x->hot_places += hot;
-    uint32_t taken = hot || !x->hot ? propose_at_point(x, others) : 0;
+    uint32_t taken = propose_at_point(x, others, site, hot);
     if (x->switched >= x->bound) {
         x->lost |=
             !pf_choices_append(&x->made, (Choice){0, 0, PF_CHOOSE_PREEMPT});
@@ -665,7 +720,7 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
         call_trace(x, TRACE_POINT, NULL, site, others + 1, 0) < 0) {
         return 0;
     }
-    uint32_t place = others == 0 ? 0 : choose_at_point(x, others, hot);
+    uint32_t place = others == 0 ? 0 : choose_at_point(x, others, site, hot);
     if (place == 0 && ++x->stretch >= PATIENCE_AT_POINTS) {
         place = end_stretch(x);
     }

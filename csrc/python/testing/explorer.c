@@ -44,7 +44,7 @@ start_over(ExplorerObject *x)
     x->steps = x->events = x->hash = x->tie_passed = 0;
     x->passed = x->stretch = x->places = x->hot_places = 0;
     x->ticks = x->wakeups = 0;
-    x->switched = 0;
+    x->switched = x->before = 0;
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
@@ -232,21 +232,21 @@ read_branch(const ExplorerObject *x, Choices *read)
 static PyObject *
 explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"strategy",  "seed",    "depth",   "length",
-                            "script",    "lenient", "preempt", "unfair",
-                            "max_steps", "inject",  "trace",   "hot",
-                            "bound",     "branch",  NULL};
+    static char *names[] = {"strategy",  "seed",    "depth",    "length",
+                            "script",    "lenient", "preempt",  "unfair",
+                            "max_steps", "inject",  "trace",    "hot",
+                            "bound",     "branch",  "directed", NULL};
     ExplorerObject *x = (ExplorerObject *)op;
     int strategy = 0, lenient = 0, preempt = 0, unfair = 0, hot = 0;
-    int branch = 0;
+    int branch = 0, directed = 0;
     unsigned int depth = 1, bound = UINT32_MAX;
     unsigned long long seed = 0, length = 0, event = 0;
     unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$iKIKOpppKKOpIp:configure", names, &strategy,
+            args, kwargs, "|$iKIKOpppKKOpIpp:configure", names, &strategy,
             &seed, &depth, &length, &script, &lenient, &preempt, &unfair,
-            &max_steps, &event, &trace, &hot, &bound, &branch)) {
+            &max_steps, &event, &trace, &hot, &bound, &branch, &directed)) {
         return NULL;
     }
     Choices read = {0};
@@ -266,6 +266,7 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     x->max_steps = max_steps;
     x->inject = event;
     x->hot = hot;
+    x->directed = directed;
     x->bound = bound;
     Py_XSETREF(x->trace, trace == Py_None ? NULL : Py_NewRef(trace));
     draw_change_points(x, length);

@@ -53,6 +53,7 @@ typedef struct PfExplorer {
     uint64_t inject;  /* the event at which to cancel; 0: none */
     PyObject *points; /* a PointsObject, or NULL: switch where fibers wait */
     bool hot;         /* place switches at hot points only */
+    bool directed;    /* switch back after a conflict: see directed() */
     uint32_t bound;   /* offer only this many switches at points */
     /* What was chosen. */
     Choices made;
@@ -77,8 +78,11 @@ typedef struct PfExplorer {
     uint64_t stretch; /* points since the last step */
     uint64_t places;  /* points where another fiber could run */
     uint64_t hot_places;
-    uint32_t switched; /* switches at points */
-    uint32_t running;  /* the number of the fiber that was chosen last */
+    uint32_t switched;   /* switches at points */
+    uint32_t before;     /* directed: the site that a fiber was kept from; 0 */
+    const pf_task *kept; /* that fiber; only compared */
+    bool ripe;        /* another fiber has just changed what it uses there */
+    uint32_t running; /* the number of the fiber that was chosen last */
     /* PCT lowers a priority at these ticks, and the random strategy switches
      * at them. A tick is a point where another fiber could run (under `hot`, a
      * hot one), and for PCT also a step. */

@@ -162,6 +162,21 @@ learn(PfPointsObject *p, const Site *site, uint32_t fiber)
     }
 }
 
+bool
+pf_points_conflict(const PfPointsObject *p, uint32_t one, uint32_t other)
+{
+    const Site *site = &p->sites[one - 1], *writer = &p->sites[other - 1];
+    for (uint32_t i = 0; i < writer->count; i++) {
+        uint32_t access = p->accesses[writer->first + i];
+        for (uint32_t j = 0; access % 2 != 0 && j < site->count; j++) {
+            if (p->accesses[site->first + j] / 2 == access / 2) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void
 pf_points_begin(PfPointsObject *p)
 {
@@ -302,6 +317,12 @@ code_of(PfPointsObject *p, PfThread *t, PyObject *op)
     return slot;
 }
 
+static inline bool
+has_points(const Code *code)
+{
+    return code != NULL && (code->lines.count | code->offsets.count) != 0;
+}
+
 static inline uint32_t
 site_at(const Map *map, uint32_t key)
 {
@@ -376,12 +397,15 @@ pf_points_gil(const PfPointsObject *p)
     return p->gil;
 }
 
-/* Handles an event of arguments (code, key, ...).  `elsewhere` is returned if
- * the place is no point. */
+/* Handles an event of arguments (code, key, ...).  The event is disabled if the
+ * place is no point, except for a function's beginning in code with points:
+ * where no tool watches RESUME, CPython 3.13.0 reports no LINE event if a
+ * function's body begins on the line of its `def`. */
 static PyObject *
 event(PyObject *op, PyObject *const *args, Py_ssize_t nargs, bool is_line,
-      PyObject *elsewhere)
+      bool may_disable)
 {
+    PfPointsObject *p = (PfPointsObject *)op;
     if (nargs < 2) {
         PyErr_SetString(PyExc_TypeError, "an event has a code and a place");
         return NULL;
@@ -390,27 +414,27 @@ event(PyObject *op, PyObject *const *args, Py_ssize_t nargs, bool is_line,
     if (key == (unsigned long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    int rc =
-        pf_points_pass((PfPointsObject *)op, args[0], (uint32_t)key, is_line);
-    return rc < 0 ? NULL : Py_NewRef(rc == PF_NO_POINT ? elsewhere : Py_None);
+    int rc = pf_points_pass(p, args[0], (uint32_t)key, is_line);
+    bool disable = rc == PF_NO_POINT && (may_disable || !has_points(p->last));
+    return rc < 0 ? NULL : Py_NewRef(disable ? p->disable : Py_None);
 }
 
 static PyObject *
 points_line(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    return event(op, args, nargs, true, ((PfPointsObject *)op)->disable);
+    return event(op, args, nargs, true, true);
 }
 
 static PyObject *
 points_place(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    return event(op, args, nargs, false, ((PfPointsObject *)op)->disable);
+    return event(op, args, nargs, false, true);
 }
 
 static PyObject *
-points_returned(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+points_enters(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    return event(op, args, nargs, false, Py_None);
+    return event(op, args, nargs, false, false);
 }
 
 /* Counts the running fiber as one that imports while it calls args[0] with the
@@ -556,10 +580,10 @@ static PyMethodDef points_methods[] = {
     {"line", PF_FAST(points_line), METH_FASTCALL,
      "Callback of (code, line): a line begins."},
     {"place", PF_FAST(points_place), METH_FASTCALL,
-     "Callback of (code, offset, ...): an instruction, a jump, a function's\n"
-     "beginning."},
-    {"returned", PF_FAST(points_returned), METH_FASTCALL,
-     "Callback of (code, offset, ...): a C function has returned."},
+     "Callback of (code, offset, ...): an instruction, or a jump."},
+    {"enters", PF_FAST(points_enters), METH_FASTCALL,
+     "Callback of (code, offset, ...): a function begins or continues, or a\n"
+     "C function has returned."},
     {"codes", points_codes, METH_NOARGS,
      "All code objects that were classified."},
     {"forget", points_forget, METH_NOARGS,

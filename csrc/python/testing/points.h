@@ -36,6 +36,9 @@ int pf_points_pass(PfPointsObject *points, PyObject *code, uint32_t key,
                    bool is_line);
 /* Are instructions of this code object points? */
 bool pf_points_has_offsets(PfPointsObject *points, PyObject *code);
+/* Does the second site write a name that the first one accesses? */
+bool pf_points_conflict(const PfPointsObject *points, uint32_t site,
+                        uint32_t writer);
 /* Are only jumps, calls and beginnings points (switch="gil")? */
 bool pf_points_gil(const PfPointsObject *points);
 
