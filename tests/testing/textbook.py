@@ -356,9 +356,10 @@ def abba(right: bool) -> None:
 
     def transfer(source: str, target: str) -> None:
         first, second = sorted((source, target)) if right else (source, target)
-        with locks[first], locks[second]:
-            balance[source] -= 10
-            balance[target] += 10
+        with locks[first]:  # noqa: SIM117 (dining_philosophers has one line)
+            with locks[second]:
+                balance[source] -= 10
+                balance[target] += 10
 
     together(partial(transfer, "a", "b"), partial(transfer, "b", "a"))
 

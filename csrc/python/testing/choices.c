@@ -539,6 +539,7 @@ leave(ExplorerObject *x, PfThread *t, uint32_t place)
 {
     x->forced = place;
     pf_scheduler_yield(&x->scheduler->core);
+    x->at_point = true;
     if (t->transfer == NULL) {
         return 0;
     }
@@ -554,24 +555,6 @@ may_leave(const ExplorerObject *x, const PfThread *t)
 {
     return t->pending == 0 &&
            CURRENT(t)->core.scheduler == &x->scheduler->core;
-}
-
-/* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
-static int
-preempt(void)
-{
-    PfThread *t = pf_thread_current;
-    SchedulerObject *s = t == NULL ? NULL : t->scheduler;
-    ExplorerObject *x = s == NULL ? NULL : s->explorer;
-    if (x == NULL) {
-        return 0; /* only another thread's run is under test */
-    }
-    uint32_t others = ready(&s->core);
-    if (!x->preempt || x->over || others == 0 || !may_leave(x, t)) {
-        return 0;
-    }
-    uint32_t place = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
-    return place == 0 ? 0 : leave(x, t, place);
 }
 
 /* ------------------------------------------------------------------- points */
@@ -622,7 +605,7 @@ directed(ExplorerObject *x, uint32_t site)
 {
     const pf_scheduler *core = &x->scheduler->core;
     if (&core->thread->current->task == x->kept) {
-        x->before = 0; /* it has continued */
+        x->before = 0; /* The fiber has continued. */
     } else if (x->ripe) {
         x->before = 0;
         x->ripe = false;
@@ -709,6 +692,7 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
     if (!may_leave(x, t)) {
         return 0;
     }
+    x->at_point = true;
     if (++x->passed / POINTS_A_STEP > x->max_steps && !x->over) {
         limit_passed(x);
     }
@@ -724,6 +708,39 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
     if (place == 0 && ++x->stretch >= PATIENCE_AT_POINTS) {
         place = end_stretch(x);
     }
+    return place == 0 ? 0 : leave(x, t, place);
+}
+
+/* The running fiber is about to use a lock, a queue, ...  The second of these
+ * on a line (`with a, b:`) is a point as well. */
+static int
+operation(ExplorerObject *x)
+{
+    bool first = x->at_point;
+    x->at_point = false;
+    return first || pf_points_gil((PfPointsObject *)x->points)
+               ? 0
+               : pf_points_operation((PfPointsObject *)x->points, x);
+}
+
+/* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
+static int
+preempt(void)
+{
+    PfThread *t = pf_thread_current;
+    SchedulerObject *s = t == NULL ? NULL : t->scheduler;
+    ExplorerObject *x = s == NULL ? NULL : s->explorer;
+    if (x == NULL) {
+        return 0; /* only another thread's run is under test */
+    }
+    if (!x->preempt) {
+        return x->points == NULL ? 0 : operation(x);
+    }
+    uint32_t others = ready(&s->core);
+    if (x->over || others == 0 || !may_leave(x, t)) {
+        return 0;
+    }
+    uint32_t place = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
     return place == 0 ? 0 : leave(x, t, place);
 }
 

@@ -45,6 +45,7 @@ start_over(ExplorerObject *x)
     x->passed = x->stretch = x->places = x->hot_places = 0;
     x->ticks = x->wakeups = 0;
     x->switched = x->before = 0;
+    x->at_point = false;
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;

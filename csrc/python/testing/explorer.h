@@ -75,12 +75,13 @@ typedef struct PfExplorer {
     int64_t tie_when;
     /* Points: see points.h */
     uint64_t passed;  /* points */
+    bool at_point;    /* the running fiber has used nothing since a point */
     uint64_t stretch; /* points since the last step */
     uint64_t places;  /* points where another fiber could run */
     uint64_t hot_places;
     uint32_t switched;   /* switches at points */
     uint32_t before;     /* directed: the site that a fiber was kept from; 0 */
-    const pf_task *kept; /* that fiber; only compared */
+    const pf_task *kept; /* the fiber, only compared */
     bool ripe;        /* another fiber has just changed what it uses there */
     uint32_t running; /* the number of the fiber that was chosen last */
     /* PCT lowers a priority at these ticks, and the random strategy switches

@@ -165,6 +165,9 @@ learn(PfPointsObject *p, const Site *site, uint32_t fiber)
 bool
 pf_points_conflict(const PfPointsObject *p, uint32_t one, uint32_t other)
 {
+    if (one == 0 || other == 0) {
+        return false;
+    }
     const Site *site = &p->sites[one - 1], *writer = &p->sites[other - 1];
     for (uint32_t i = 0; i < writer->count; i++) {
         uint32_t access = p->accesses[writer->first + i];
@@ -365,6 +368,12 @@ pass(PfPointsObject *p, ExplorerObject *x, uint32_t number)
         learn(p, site, x->running);
     }
     return pf_explorer_pass(x, number, site->hot);
+}
+
+int
+pf_points_operation(const PfPointsObject *p, ExplorerObject *x)
+{
+    return imports(p, x) ? 0 : pf_explorer_pass(x, 0, true);
 }
 
 int
