@@ -21,6 +21,8 @@ REPLAY_OPTIONS = {
     "leftovers": "join",
     "virtualize_time": False,
     "threads": False,
+    "include": (),
+    "exclude": (),
 }
 
 

@@ -30,6 +30,8 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 INSTALLED = ("site-packages", "dist-packages")
 MOST_PREEMPTIONS = 15
+#: The engine's mark for a jump of a loop without points: such a loop may spin for another fiber.
+QUIET = (1 << 32) - 1
 #: RESUME with a larger argument is the continuation after `yield from` or `await`.
 AFTER_YIELD = 1
 
@@ -129,9 +131,9 @@ class Points:
             return self.lines(code, accesses)
         if self.switch == "access":
             points = [access for access in accesses if access.point or is_call(access)]
-        else:
-            return (), tuple(self.releases(code, accesses))
-        return (), tuple((p.offset, self.site(code, p.line, [p])) for p in points)
+            sites = [(p.offset, self.site(code, p.line, [p])) for p in points]
+            return (), (*sites, *quiet_jumps(accesses, {p.offset for p in points}))
+        return (), tuple(self.releases(code, accesses))
 
     def releases(self, code: CodeType, accesses: list[Access]) -> Iterator[tuple[int, int]]:
         """Where CPython may give up the GIL.
@@ -171,7 +173,12 @@ class Points:
             and access.line in sites
             and line_at.get(access.target) == access.line
         ]
-        return tuple(sites.items()), tuple(jumps)
+        in_sites = {access.offset for access in accesses if access.line in sites}
+        quiet = quiet_jumps(accesses, in_sites)
+        if MONITORED:
+            return tuple(sites.items()), (*jumps, *quiet)
+        ends = {line_at[jump.target]: QUIET for jump in accesses if (jump.offset, QUIET) in quiet}
+        return tuple((ends | sites).items()), ()
 
     def site(self, code: CodeType, line: int, accesses: Sequence[Access]) -> int:
         """Make a site with the names that these instructions use."""
@@ -259,6 +266,15 @@ def take_tool() -> int:
         f"switch= other than 'wait' needs an id of sys.monitoring, and {users} use both that are "
         "free: end one of these tools, or explore with switch='wait'"
     )
+
+
+def quiet_jumps(accesses: Sequence[Access], points: set[int]) -> list[tuple[int, int]]:
+    """The jumps backward of loops in which no offset is a point."""
+    return [
+        (jump.offset, QUIET)
+        for jump in accesses
+        if "JUMP_BACKWARD" in jump.opname and points.isdisjoint(range(jump.target, jump.offset + 1))
+    ]
 
 
 def is_call(access: Access) -> bool:

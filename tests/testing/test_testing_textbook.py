@@ -1,4 +1,4 @@
-"""explore(switch=...) finds textbook races of threaded code, and nothing in their right versions."""
+"""explore(switch=...) finds textbook races, and nothing in their right versions."""
 
 from __future__ import annotations
 

@@ -685,6 +685,30 @@ end_stretch(ExplorerObject *x)
     return ready(&s->core) > 0;
 }
 
+/* Counts a point.  Returns the place of a fiber that must run, from 1, or 0;
+ * STOP if the run has passed too many points. */
+#define STOP UINT32_MAX
+static uint32_t
+count_point(ExplorerObject *x)
+{
+    x->at_point = true;
+    if (++x->passed / POINTS_A_STEP > x->max_steps && !x->over) {
+        limit_passed(x);
+    }
+    if (x->over) {
+        return STOP;
+    }
+    return ++x->stretch >= PATIENCE_AT_POINTS ? end_stretch(x) : 0;
+}
+
+int
+pf_explorer_pass_quietly(ExplorerObject *x)
+{
+    PfThread *t = x->scheduler->thread;
+    uint32_t place = may_leave(x, t) ? count_point(x) : 0;
+    return place == 0 ? 0 : leave(x, t, place == STOP ? 0 : place);
+}
+
 int
 pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
 {
@@ -692,11 +716,8 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
     if (!may_leave(x, t)) {
         return 0;
     }
-    x->at_point = true;
-    if (++x->passed / POINTS_A_STEP > x->max_steps && !x->over) {
-        limit_passed(x);
-    }
-    if (x->over) {
+    uint32_t place = count_point(x);
+    if (place == STOP) {
         return leave(x, t, 0);
     }
     uint32_t others = ready(&x->scheduler->core);
@@ -704,10 +725,8 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
         call_trace(x, TRACE_POINT, NULL, site, others + 1, 0) < 0) {
         return 0;
     }
-    uint32_t place = others == 0 ? 0 : choose_at_point(x, others, site, hot);
-    if (place == 0 && ++x->stretch >= PATIENCE_AT_POINTS) {
-        place = end_stretch(x);
-    }
+    uint32_t chosen = others == 0 ? 0 : choose_at_point(x, others, site, hot);
+    place = chosen == 0 ? place : chosen;
     return place == 0 ? 0 : leave(x, t, place);
 }
 

@@ -119,6 +119,9 @@ extern const PfExplorerOps pf_explorer;
 /* The running fiber of the run passes a point: another fiber may run first. 0,
  * or -1 with an exception (the fiber is being unwound). */
 int pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot);
+/* The same for a loop without points: only after many turns of the loop does
+ * another fiber run. */
+int pf_explorer_pass_quietly(ExplorerObject *x);
 /* The number of imports that the running fiber is in. NULL without memory. */
 uint32_t *pf_explorer_imports(ExplorerObject *x);
 

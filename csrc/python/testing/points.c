@@ -9,6 +9,10 @@
 
 #include <string.h>
 
+/* Stands for a site in maps: the place is no point, but a loop without points
+ * that never ends must be left some time.  points.py knows the number. */
+#define QUIET UINT32_MAX
+
 /* Maps keys from `base` on (lines, or offsets of instructions) to numbers of
  * sites; 0: the place is no point. */
 typedef struct Map {
@@ -243,7 +247,8 @@ read_map(const PfPointsObject *p, PyObject *items, Map *map)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(items, i), "II", &key, &site)) {
             return -1;
         }
-        if (key >= UINT32_MAX / 8 || site == 0 || site > p->site_count) {
+        if (key >= UINT32_MAX / 8 || site == 0 ||
+            (site > p->site_count && site != QUIET)) {
             PyErr_SetString(PyExc_ValueError, "there is no such site");
             return -1;
         }
@@ -362,6 +367,9 @@ pass(PfPointsObject *p, ExplorerObject *x, uint32_t number)
 {
     if (imports(p, x)) {
         return 0;
+    }
+    if (number == QUIET) {
+        return pf_explorer_pass_quietly(x);
     }
     const Site *site = &p->sites[number - 1];
     if (x->scheduler->core.ready.head != NULL) {
