@@ -30,6 +30,7 @@ from pyfiber.testing.runner import (
 )
 from pyfiber.testing.schedule import Schedule
 from pyfiber.testing.search import Exploration, How, Search, check_depth, how_to
+from pyfiber.testing.story import Tracer
 
 __tracebackhide__ = True  # pytest's
 
@@ -178,7 +179,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
     program.preempt, program.unfair = schedule.preempt, schedule.unfair
     program.switch = schedule.switch
     with Runner(program) as runner:
-        tracer = report.Tracer(runner.scheduler, program.clock)
+        tracer = Tracer(program.clock, runner.points)
         runner.configure(script=schedule.choices, trace=tracer)
         attempt = runner.run()
         divergence = runner.explorer.divergence()

@@ -19,8 +19,8 @@ from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
 from pyfiber.testing.network import Network
 from pyfiber.testing.points import Points, check_names, check_switch
-from pyfiber.testing.report import outside
 from pyfiber.testing.schedule import Choice, Schedule
+from pyfiber.testing.story import outside
 
 __tracebackhide__ = True  # pytest's
 

@@ -292,7 +292,7 @@ def test_loop_without_points_ends() -> None:
             while not items:
                 pass
             while len(items) < 2:
-                pass  # noqa: E701 (no line begins in this loop)
+                pass
 
         ready: list[int] = []
         together(lambda: wait(ready), lambda: ready.append(1), lambda: ready.append(2))
@@ -307,7 +307,7 @@ def test_loop_that_spins_for_another_fiber_ends() -> None:
 
         def wait() -> None:
             while not ready:
-                pass  # noqa: E701 (no line begins in this loop)
+                pass
             while len(ready) < 2:
                 pass
 

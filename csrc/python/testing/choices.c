@@ -721,12 +721,12 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
         return leave(x, t, 0);
     }
     uint32_t others = ready(&x->scheduler->core);
-    if (x->trace != NULL &&
-        call_trace(x, TRACE_POINT, NULL, site, others + 1, 0) < 0) {
-        return 0;
-    }
     uint32_t chosen = others == 0 ? 0 : choose_at_point(x, others, site, hot);
     place = chosen == 0 ? place : chosen;
+    if (x->trace != NULL &&
+        call_trace(x, TRACE_POINT, NULL, site, others + 1, place) < 0) {
+        return 0;
+    }
     return place == 0 ? 0 : leave(x, t, place);
 }
 

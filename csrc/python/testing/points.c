@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Stands for a site in maps: the place is no point, but a loop without points
+/* In maps the place of a site: the place is no point, but a loop without points
  * that never ends must be left some time.  points.py knows the number. */
 #define QUIET UINT32_MAX
 
