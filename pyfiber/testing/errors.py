@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class ScheduleFailure(AssertionError):
     """A schedule was found under which the program fails; the text has the details.
 
     ``exception`` is what the program raised, ``schedule`` the string that `replay()` takes,
     ``seed`` and ``number`` say which schedule of the exploration it was (``number`` counts from 1),
-    ``log`` says which fiber ran when.
+    ``log`` says which fiber ran when, ``verdict`` whether that can happen with a GIL; it is empty
+    if that was not asked.
     """
 
     def __init__(
@@ -20,6 +23,8 @@ class ScheduleFailure(AssertionError):
         seed: int | None = None,
         number: int | None = None,
         log: str = "",
+        verdict: str = "",
+        page: Callable[[], str] = str,
     ) -> None:
         super().__init__(text)
         self.exception = exception
@@ -27,6 +32,12 @@ class ScheduleFailure(AssertionError):
         self.seed = seed
         self.number = number
         self.log = log
+        self.verdict = verdict
+        self._page = page
+
+    def html(self) -> str:
+        """The report as a page of HTML, with a lane for each fiber, which needs no other file."""
+        return self._page()
 
 
 class ScheduleError(ValueError):

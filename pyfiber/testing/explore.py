@@ -29,7 +29,7 @@ from pyfiber.testing.runner import (
     network_text,
 )
 from pyfiber.testing.schedule import Schedule
-from pyfiber.testing.search import Exploration, How, Search, check_depth, how_to
+from pyfiber.testing.search import Exploration, How, Search, check_depth, how_to, verdict
 from pyfiber.testing.story import Tracer
 
 __tracebackhide__ = True  # pytest's
@@ -129,7 +129,10 @@ def explore(
 def explore_program(program: Program, how: How) -> Exploration:
     """Do what explore() does, with arguments that have been checked."""
     with Runner(program) as runner:
-        return Search(runner, how).run()
+        result = Search(runner, how).run()
+    if isinstance(result, Exploration):
+        return result
+    raise result.failure(verdict(program, how, result.found.exception)) from None
 
 
 # ----------------------------------------------------------------------- replay
@@ -191,7 +194,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
         if attempt.failure is not None:
             found = Found(runner, attempt.failure, runner.schedule())
             headline = f"the schedule fails with {report.first_line(attempt.failure)}"
-            raise failure(found, headline, None, None, tracer.text()) from None
+            raise failure(found, headline, tracer) from None
         if runner.explorer.choice_count > len(schedule.choices):
             raise ReplayDivergence(
                 "the program is not the one that was recorded: it went on after choice "

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from pyfiber.testing import report
 from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
+from pyfiber.testing.html import page
 from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
 from pyfiber.testing.schedule import Choice, Schedule, describe
 from pyfiber.testing.shrink import only_one, shrink, weight
@@ -67,7 +68,7 @@ class Found:
             self.exception = attempt.failure or self.exception
             self.schedule = self.runner.schedule()
 
-    def trace(self) -> str:
+    def trace(self) -> Tracer:
         """Run once more, with a log; NondeterminismError if it does not fail again."""
         runner = self.runner
         tracer = Tracer(runner.program.clock, runner.points)
@@ -75,7 +76,7 @@ class Found:
         attempt = runner.run()
         if signature(attempt.failure) != signature(self.exception):
             differs(runner, self.schedule, self.exception, attempt)
-        return tracer.text()
+        return tracer
 
 
 def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
@@ -143,16 +144,24 @@ def hints(runner: Runner, schedule: Schedule) -> str:
 
 
 def failure(
-    found: Found, headline: str, seed: int | None, number: int | None, log: str
+    found: Found,
+    headline: str,
+    tracer: Tracer,
+    seed: int | None = None,
+    number: int | None = None,
+    verdict: str = "",
 ) -> ScheduleFailure:
     """The exception that says what was found."""
+    log = tracer.text()
+    replay = replay_line(found.runner.program)
     text = report.failure_text(
         headline,
         found.exception,
         found.schedule,
-        replay_line(found.runner.program),
+        replay,
         log,
         found.first.deviations,
+        verdict,
     )
     return ScheduleFailure(
         text,
@@ -161,6 +170,8 @@ def failure(
         seed=seed,
         number=number,
         log=log,
+        verdict=verdict,
+        page=lambda: page(headline, text.partition("who ran when")[0], tracer),
     )
 
 

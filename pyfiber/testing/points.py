@@ -58,9 +58,12 @@ def check_names(names: object, what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+EVERYTHING = "*"
+
+
 def names_module(names: Sequence[str], module: str) -> bool:
-    """Is this one of the modules, or in one of the packages?"""
-    return any(module == name or module.startswith(f"{name}.") for name in names)
+    """Is this one of the modules, or in one of the packages? "*" is every module."""
+    return any(name in (module, EVERYTHING) or module.startswith(f"{name}.") for name in names)
 
 
 def is_programs(path: str) -> bool:

@@ -30,8 +30,10 @@ def failure_text(
     replay: str,
     log: str,
     shrunk_from: int,
+    verdict: str,
 ) -> str:
     """Write the text of a ScheduleFailure."""
+    verdict = f"with a GIL: {verdict}\n" if verdict else ""
     much = schedule.deviations
     how_far = "the usual order" if much == 0 else f"{plural(much, 'choice')} out of the usual order"
     if shrunk_from > much:
@@ -41,7 +43,8 @@ def failure_text(
         f"{format_failure(exc)}\n\n"
         f"schedule: {schedule}\n"
         f"replay:   {replay.replace('SCHEDULE', str(schedule))}\n"
-        f"({plural(len(schedule.choices), 'choice')}; {how_far})\n\n"
+        f"({plural(len(schedule.choices), 'choice')}; {how_far})\n"
+        f"{verdict}\n"
         f"who ran when (* marks a turn out of the usual order):\n{log}"
     )
 

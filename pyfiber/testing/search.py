@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 from pyfiber.testing import report
-from pyfiber.testing.found import Found, differs, failure
+from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.found import Found, differs, failure, signature
+from pyfiber.testing.points import EVERYTHING
 from pyfiber.testing.runner import (
     PCT,
     RANDOM,
@@ -20,6 +22,7 @@ from pyfiber.testing.runner import (
     mix,
 )
 from pyfiber.testing.schedule import Schedule
+from pyfiber.testing.story import Tracer
 
 __tracebackhide__ = True  # pytest's
 
@@ -178,33 +181,100 @@ class Search:
         if attempt.failure is not None or runner.schedule() != first:
             differs(runner, first, None, attempt)
 
-    def run(self) -> Exploration:
-        """Run until a failure, which is raised, or until the end."""
+    def tried(self) -> Iterator[Attempt]:
+        """Yield run after run, up to the wanted number, and count them."""
         explorer = self.runner.explorer
         for attempt in self.attempts():
             self.number += 1
-            if attempt.failure is not None:
-                self.fail(attempt.failure)
+            yield attempt
             self.fingerprints.add(explorer.fingerprint)
             self.choices = max(self.choices, explorer.choice_count)
             self.places, self.hot_places = explorer.places, explorer.hot_places
+            if self.number == self.how.schedules:
+                return
+
+    def run(self) -> Exploration | Finding:
+        """Run until a failure, or until the end."""
+        for attempt in self.tried():
+            if attempt.failure is not None:
+                return self.find(attempt.failure)
             if self.number == 1:
                 self.same_twice()
-            if self.number == self.how.schedules:
-                break
         return Exploration(
-            self.number, self.complete, len(self.fingerprints), self.runner.longest, self.choices
+            self.number,
+            self.complete,
+            len(self.fingerprints),
+            self.runner.longest,
+            self.choices,
         )
 
-    def fail(self, exc: BaseException) -> NoReturn:
-        """Shrink the failing schedule, log its run, and raise the failure."""
-        how = self.how
+    def find(self, exc: BaseException) -> Finding:
+        """Shrink the failing schedule, and log its run."""
         found = Found(self.runner, exc, self.runner.schedule())
         found.trace()  # the schedule must fail again before anything is concluded from it
         found.shrink()
-        log = found.trace()
+        return Finding(found, found.trace(), self.how, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A failure that a search has found."""
+
+    found: Found
+    tracer: Tracer
+    how: How
+    number: int
+
+    def failure(self, verdict: str) -> ScheduleFailure:
+        """The exception that reports it."""
+        how = self.how
         headline = (
             f"schedule {self.number} of {how.schedules} (strategy {how.strategy!r}, seed "
-            f"{how.seed}) fails with {report.first_line(found.exception)}"
+            f"{how.seed}) fails with {report.first_line(self.found.exception)}"
         )
-        raise failure(found, headline, how.seed, self.number, log) from None
+        return failure(self.found, headline, self.tracer, how.seed, self.number, verdict)
+
+
+GIL_POINTS = 2_000_000  # that a verdict may pass in all its runs
+GIL_SCHEDULES = 20_000
+
+
+def verdict(program: Program, how: How, exc: BaseException) -> str:
+    """Whether the same failure can happen where a GIL keeps threads from switching anywhere.
+
+    A failure between any two lines or instructions can happen on a build without a GIL.
+    """
+    if program.switch == "wait":
+        return ""
+    if program.switch == "gil":
+        return "can happen"
+    gil = replace(program, switch="gil")
+    found, search = same_failure(gil, replace(how, strategy="mix"), exc)
+    if found is None:
+        # Libraries give up the GIL as well, so these count before anything is ruled out.
+        runs = GIL_POINTS // (search.runner.explorer.passed + 100)
+        runs = min(max(runs, how.schedules), GIL_SCHEDULES)
+        everything = replace(gil, include=[EVERYTHING])
+        found, search = same_failure(everything, replace(how, strategy="dfs", schedules=runs), exc)
+    version = f"CPython {sys.version_info.major}.{sys.version_info.minor}"
+    if found is not None:
+        return f"can happen; {found} shows it with {version}"
+    if search.complete:
+        return (
+            f"cannot happen in {version} with at most {how.preemptions} interruptions (all "
+            f"{search.number} schedules were tried)"
+        )
+    return f"not seen in {search.number} schedules of {version}"
+
+
+def same_failure(program: Program, how: How, exc: BaseException) -> tuple[str | None, Search]:
+    """Search for the failure, whatever else fails; return its schedule."""
+    wanted = signature(exc)
+    with Runner(program) as runner:
+        search = Search(runner, how)
+        for attempt in search.tried():
+            if signature(attempt.failure) == wanted:
+                found = Found(runner, exc, runner.schedule())
+                found.shrink()
+                return str(found.schedule), search
+        return None, search

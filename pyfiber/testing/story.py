@@ -77,15 +77,22 @@ class Passed:
     def where(self) -> str:
         return f"{os.path.basename(self.path)}:{self.line}"
 
-    def text(self, shared: set[str]) -> str:
-        """The line of the source, and the shared names that it uses."""
-        uses = [
+    @property
+    def source(self) -> str:
+        return source(self.path, self.line)
+
+    def uses(self, shared: set[str]) -> str:
+        """The shared names that the line uses."""
+        return "; ".join(
             f"{what} {', '.join(sorted(names & shared))}"
             for what, names in (("reads", self.reads - self.writes), ("writes", self.writes))
             if names & shared
-        ]
-        text = source(self.path, self.line)
-        return f"{text:<50}  {'; '.join(uses)}" if uses else text
+        )
+
+    def text(self, shared: set[str]) -> str:
+        """The line of the source, and the shared names that it uses."""
+        uses = self.uses(shared)
+        return f"{self.source:<50}  {uses}" if uses else self.source
 
 
 @dataclass(slots=True)
@@ -127,8 +134,8 @@ class Step:
         if self.ends:
             yield f"{INDENT}{self.ends}"
 
-    def lines_passed(self, shared: set[str]) -> Iterator[str]:
-        """The first and the last lines, and those with notes."""
+    def shown(self) -> Iterator[tuple[Passed | None, int]]:
+        """The first and the last lines, and those with notes; None and how many are left out."""
         left_out = self.count - len(self.passed)
         for i, passed in enumerate(self.passed):
             at_an_end = i < FIRST_LINES or i >= len(self.passed) - LAST_LINES
@@ -136,8 +143,15 @@ class Step:
                 left_out += 1
                 continue
             if left_out:
-                yield f"{INDENT}  ... {plural(left_out, 'line')}"
+                yield None, left_out
                 left_out = 0
+            yield passed, 0
+
+    def lines_passed(self, shared: set[str]) -> Iterator[str]:
+        for passed, left_out in self.shown():
+            if passed is None:
+                yield f"{INDENT}  ... {plural(left_out, 'line')}"
+                continue
             yield f"{INDENT}  {passed.text(shared)}"
             for note in passed.notes:
                 yield f"{INDENT}      {note}"

@@ -70,8 +70,8 @@ def is_found(fn: Callable[[], object], switch: Any, **options: Any) -> bool:
     try:
         found = explore(fn, 100_000, "dfs", switch=switch, **options)
     except ScheduleFailure as failure:
+        names = {name: options[name] for name in ("include", "exclude") if name in options}
         with pytest.raises(ScheduleFailure):
-            names = {name: options[name] for name in ("include", "exclude") if name in options}
             replay(fn, failure.schedule, **names)
         return True
     assert found.complete
