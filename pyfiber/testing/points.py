@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -102,9 +102,12 @@ class Points:
 
     # ------------------------------------------------------------ which code, which places
 
-    def includes(self, code: CodeType, module: str) -> bool:
-        """May a run switch in this code?"""
+    def includes(self, code: CodeType, variables: Mapping[str, Any]) -> bool:
+        """May a run switch in this code, which has these global variables?"""
+        module = str(variables.get("__name__", ""))
         path = code.co_filename
+        if path.startswith("<") and "__file__" in variables:
+            path = str(variables["__file__"])  # a method that dataclasses has made, say
         if path.startswith(PACKAGE) or module.partition(".")[0] in ("pyfiber", "importlib"):
             return False
         if names_module(self.exclude, module):
@@ -116,8 +119,7 @@ class Points:
         frame: Any = sys._getframe(1)
         if frame.f_code is not code:
             frame = None
-        module = "" if frame is None else str(frame.f_globals.get("__name__"))
-        if not self.includes(code, module):
+        if not self.includes(code, {} if frame is None else frame.f_globals):
             return None
         found = self.places.get(code)
         if found is None:

@@ -235,7 +235,7 @@ class Finding:
         return failure(self.found, headline, self.tracer, how.seed, self.number, verdict)
 
 
-GIL_POINTS = 2_000_000  # that a verdict may pass in all its runs
+GIL_POINTS = 2_000_000  # the most that all runs for a verdict pass
 GIL_SCHEDULES = 20_000
 
 

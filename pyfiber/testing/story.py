@@ -1,4 +1,4 @@
-"""Who ran when: the turns of a run, the lines that each has passed, and how they conflict.
+"""The story of a run: its turns, the lines that each has passed, and how they conflict.
 
 The engine calls a Tracer at every switch and, if the run has points, at every point.
 """
@@ -23,8 +23,8 @@ RUNS, LEAVES, CHOICE, POINT = range(4)
 HERE = os.path.dirname(__file__)
 PACKAGE = os.path.dirname(HERE)
 LAST_STEPS = 60  # turns that a log shows at most
-LINES_OF_A_STEP = 1000  # that are remembered
-FIRST_LINES, LAST_LINES = 3, 8  # that are shown
+LINES_OF_A_STEP = 1000  # remembered at most
+FIRST_LINES, LAST_LINES = 3, 8  # shown of a turn
 TIMER = 1
 INDENT = " " * 19
 
@@ -296,12 +296,15 @@ def note_conflicts(steps: Sequence[Step]) -> None:
     away: dict[str, Step] = {}
     for step in steps:
         away.pop(step.fiber, None)
+        told: set[str] = set()  # in this turn
         for passed in step.passed:
             passed.notes = [
                 note
                 for fiber, left in away.items()
                 for note in conflicts(passed, fiber, left, history.get(fiber, []))
+                if note not in told
             ]
+            told.update(passed.notes)
             history.setdefault(step.fiber, []).append(passed)
         if step.interrupted is not None:
             away[step.fiber] = step
