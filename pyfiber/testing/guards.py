@@ -179,20 +179,28 @@ def guarded_sleep(real: Function) -> Function:
     return sleep
 
 
+def locks_park() -> bool:
+    """Does pyfiber.patch() make the interpreter's locks park in a fiber?"""
+    patch = sys.modules.get("pyfiber._patch")
+    return patch is not None and "threading" in patch.in_force()
+
+
 class Lock:
     """threading.Lock, except that in a run it refuses to wait for ever for another fiber."""
 
     __slots__ = ("__weakref__", "_lock")
 
     def __new__(cls) -> Any:
-        return super().__new__(cls) if guarded_here() else _thread.allocate_lock()
+        refuses = guarded_here() and not locks_park()
+        return super().__new__(cls) if refuses else _thread.allocate_lock()
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As threading.Lock.acquire()."""
-        if blocking and timeout != 0 and self._lock.locked() and guarded_here():
+        waits = blocking and timeout != 0 and self._lock.locked()
+        if waits and guarded_here() and not locks_park():
             refuse("acquire() of a threading.Lock that is held", "use pyfiber.Lock", PARK)
         return self._lock.acquire(blocking, timeout)
 

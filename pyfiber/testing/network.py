@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pyfiber import FiberError, _engine
+from pyfiber._memory import FIRST_NUMBER
 
 if TYPE_CHECKING:
     from pyfiber.testing.sockets import MemorySocket
@@ -31,10 +32,6 @@ UNDER_WAY: Final = errno.EWOULDBLOCK if os.name == "nt" else errno.EINPROGRESS
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
-
-#: The first number of a socket. No system gives such numbers to descriptors: a system call with one
-#: fails with EBADF.
-FIRST_NUMBER: Final = 1_000_000_000
 
 #: Ports for sockets that do not name one (RFC 6335).
 FIRST_PORT, LAST_PORT = 49152, 65535
@@ -122,16 +119,24 @@ class Network:
         return sockets.class_for(self, asked, args, kwargs or {})
 
     def _socketpair(
-        self, family: int | None = None, type: int = _standard.SOCK_STREAM, proto: int = 0
-    ) -> tuple[MemorySocket, MemorySocket]:
+        self,
+        asked: type[Any],
+        family: int | None = None,
+        type: int = _standard.SOCK_STREAM,
+        proto: int = 0,
+    ) -> tuple[Any, Any]:
         from pyfiber.testing import sockets
 
-        return sockets.pair(self, family, type, proto)
+        return sockets.pair(self, asked, family, type, proto)
 
     def _create_server(self, address: Any, **kwargs: Any) -> MemorySocket:
         from pyfiber.testing import sockets
 
         return sockets.create_server(address, **kwargs)
+
+    def _end_of(self, number: int) -> _engine._MemoryEnd | None:
+        endpoint = self.numbers.get(number)
+        return None if endpoint is None else endpoint.end
 
     def _resolve(
         self, host: str, port: int, family: int, type: int, proto: int, flags: int, /
@@ -145,6 +150,18 @@ class Network:
                 f"no host {host!r} in the network in memory: Network(hosts={{{host!r}: ADDRESS}})",
             )
         return _standard.getaddrinfo(known[name], port, family, type, proto, flags)
+
+    def _names_of(self, host: str) -> tuple[str, list[str], list[str]]:
+        """What gethostbyaddr() returns for an address or a name; herror if there is no name."""
+        names = {"localhost": LOOPBACK[_standard.AF_INET], **self.hosts}
+        address = names.get(host.lower(), host)
+        known = [name for name, each in names.items() if each == address]
+        if not known:
+            raise _standard.herror(1, "Unknown host")
+        return known[0], known[1:], [address]
+
+    def _hostname(self) -> str:
+        return "localhost"
 
     # Addresses
 

@@ -124,6 +124,12 @@ pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
     return (PyTypeObject *)kind;
 }
 
+pf_end *
+pf_inmemory_end(PyObject *op)
+{
+    return Py_IS_TYPE(op, end_type) ? ((EndObject *)op)->end : NULL;
+}
+
 pf_scheduler *
 pf_inmemory_run(const pf_end *end, PfThread *t)
 {
@@ -368,6 +374,21 @@ end_connected(PyObject *op, void *closure)
     return PyBool_FromLong(end->connected && !pf_end_is_over(end));
 }
 
+/* The bits of `ready`. */
+enum { IS_READABLE = 1, IS_WRITABLE = 2, HAS_ERROR = 4, HAS_HUNG_UP = 8 };
+
+static PyObject *
+end_ready(PyObject *op, void *closure)
+{
+    (void)closure;
+    const pf_end *end = ((EndObject *)op)->end;
+    long bits = pf_end_blocks(end, PF_READING) ? 0 : IS_READABLE;
+    bits |= pf_end_blocks(end, PF_WRITING) ? 0 : IS_WRITABLE;
+    bits |= end->error != 0 ? HAS_ERROR : 0;
+    bits |= end->lost || (end->ended && end->mute) ? HAS_HUNG_UP : 0;
+    return PyLong_FromLong(bits);
+}
+
 static PyMethodDef end_methods[] = {
     {"join", end_join, METH_O, "join(other): connect the two ends."},
     {"shutdown", end_shutdown, METH_VARARGS,
@@ -387,6 +408,10 @@ static PyMethodDef end_methods[] = {
 static PyGetSetDef end_getset[] = {
     {"connected", end_connected, NULL,
      "Whether it has a peer, or may at least read what the peer has sent.",
+     NULL},
+    {"ready", end_ready, NULL,
+     "What would not block, as bits: 1 reading, 2 writing; 4 there is an\n"
+     "error, 8 both directions have ended.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

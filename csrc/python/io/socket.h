@@ -183,6 +183,9 @@ PyObject *pf_inmemory_network(void);
  * NULL. */
 PyTypeObject *pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
                                         PyObject *args, PyObject *kwargs);
+/* Returns the end of an object that is a _MemoryEnd, borrowed; NULL for any
+ * other object. */
+pf_end *pf_inmemory_end(PyObject *op);
 /* Returns the run that the end belongs to, if that is this thread's run; else
  * NULL with FiberError. */
 pf_scheduler *pf_inmemory_run(const pf_end *end, PfThread *t);
