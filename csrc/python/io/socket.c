@@ -123,6 +123,10 @@ pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
     io->op = op;
     io->sock = pf_socket_of(op);
     io->t = t;
+    if (PF_UNLIKELY(io->sock->end != NULL) &&
+        pf_inmemory_ask(op, direction) < 0) {
+        return -1;
+    }
     io->s = pf_io_scheduler(t);
     io->direction = direction;
     io->at_once = false;
