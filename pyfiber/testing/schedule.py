@@ -27,6 +27,7 @@ KINDS = (
     "which case of select()",
     "choose()",
     "whether to preempt",
+    "whether there is a fault",
 )
 PREEMPT, UNFAIR = 1, 2
 CHECK_BYTES = 3

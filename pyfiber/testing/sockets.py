@@ -7,7 +7,8 @@ import socket as _standard
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyfiber import FiberError, _engine, socket
-from pyfiber.testing.network import AF_UNIX, UNDER_WAY, Endpoint, Network, fail
+from pyfiber.testing.endpoint import AF_UNIX, UNDER_WAY, Endpoint, fail
+from pyfiber.testing.network import Network
 
 if TYPE_CHECKING:
     from pyfiber.socket import _Native as _Socket

@@ -34,7 +34,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.testing import Network
-from pyfiber.testing.network import UNDER_WAY
+from pyfiber.testing.endpoint import UNDER_WAY
 from tests.io.certificates import HOST
 from tests.io.tls_pairs import client_context, server_context
 

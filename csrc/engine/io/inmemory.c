@@ -512,6 +512,9 @@ pf_end_set_line(pf_end *end, int64_t delay, uint64_t bandwidth)
 int
 pf_end_hold(pf_end *end, bool held)
 {
+    if (end->transit == NULL && !held) {
+        return 0;
+    }
     if (transit_of(end) == NULL) {
         return -ENOMEM;
     }
@@ -522,6 +525,9 @@ pf_end_hold(pf_end *end, bool held)
 int
 pf_end_doom(pf_end *end, int64_t when, int error)
 {
+    if (end->transit == NULL && when == PF_TRANSIT_NEVER) {
+        return 0;
+    }
     if (transit_of(end) == NULL) {
         return -ENOMEM;
     }

@@ -6,8 +6,8 @@
  * the receiving end's ring already (inmemory.h); the transit counts how many
  * of them have not arrived.
  *
- * The host has the clock.  It is asked to call pf_end_arrive() at the time of
- * the first arrival.
+ * The host has the clock, and calls pf_end_arrive() at the time of the first
+ * arrival.
  */
 #ifndef PF_TRANSIT_H
 #define PF_TRANSIT_H

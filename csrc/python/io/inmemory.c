@@ -588,6 +588,14 @@ static PyMethodDef end_methods[] = {
 };
 
 static PyObject *
+end_on_its_way(PyObject *op, void *closure)
+{
+    (void)closure;
+    const pf_end *end = ((EndObject *)op)->end;
+    return PyLong_FromSize_t(end->used - pf_end_arrived(end));
+}
+
+static PyObject *
 end_asks(PyObject *op, void *closure)
 {
     (void)closure;
@@ -631,6 +639,8 @@ static PyGetSetDef end_getset[] = {
     {"connected", end_connected, NULL,
      "Whether it has a peer, or may at least read what the peer has sent.",
      NULL},
+    {"on_its_way", end_on_its_way, NULL,
+     "How many bytes are on their way to this end.", NULL},
     {"ready", end_ready, NULL,
      "What would not block, as bits: 1 reading, 2 writing; 4 there is an\n"
      "error, 8 both directions have ended.",
