@@ -54,6 +54,7 @@ class Endpoint:
     """One end of a connection, or a listener."""
 
     __slots__ = (
+        "arrives",
         "backlog",
         "coming",
         "connecting",
@@ -101,7 +102,8 @@ class Endpoint:
         self.coming: deque[Endpoint] = deque()  # clients for which there is no room yet
         # A connection, or an attempt to connect:
         self.target: Endpoint | None = None  # the listener in whose `coming` this one is
-        self.connecting: Key | None = None  # what nobody has answered yet
+        self.connecting: Key | None = None  # where nobody has accepted it yet
+        self.arrives = 0.0  # when the attempt to connect arrives there
         self.toward: Machine | None = None  # the machine of the other end
         self.other: Endpoint | None = None
         self.is_client = False
@@ -244,6 +246,7 @@ class Endpoint:
             if shared:
                 fail(errno.EADDRINUSE)
         self.backlog = max(backlog, 0)
+        self.network.meet_early(self)
 
     def connect_ex(self, address: Any) -> int:
         """Connect; returns 0 or the number of an error. UNDER_WAY: the other end learns of it."""
@@ -273,8 +276,17 @@ class Endpoint:
             return number
         self.remote = self.address_of(key)
         self.connecting = key
+        self.arrives = _engine.now() + after / 2 / NS
         self.end.fail(number, after)
         return UNDER_WAY
+
+    def try_again(self) -> Key:
+        """Forget the failure of the attempt to connect; returns the key of its target."""
+        key = self.connecting
+        assert key is not None
+        self.end.forget()
+        self.remote = self.connecting = None
+        return key
 
     def has_room(self) -> bool:
         return self.backlog is not None and len(self.pending) <= self.backlog

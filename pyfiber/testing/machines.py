@@ -184,7 +184,7 @@ class Node(Machine):
         life.over = True
         for endpoint in self.network.endpoints_of(life):
             endpoint.crash(silent)
-        for fiber in self.network.fibers():
+        for fiber in reversed(self.network.fibers()):  # children before their parents
             context = fiber.context
             if context is not None and context.get(LIFE) is life and not fiber.done():
                 _engine._stop_fiber(fiber)

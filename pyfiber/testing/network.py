@@ -416,16 +416,29 @@ class Network:
         Peers of a machine that has lost its power are reset when they send.
         """
         for endpoint in list(self.endpoints):
-            key, toward = endpoint.connecting, endpoint.toward
+            toward = endpoint.toward
             if toward is None or toward.silent or not self.is_connected(endpoint.machine, toward):
                 continue
             endpoint.end.vanished = False
-            if key is not None and endpoint.opened:
-                endpoint.end.forget()
-                endpoint.remote = endpoint.connecting = None
-                number = self.connect(endpoint, key)
+            if endpoint.connecting is not None:
+                number = self.connect(endpoint, endpoint.try_again())
                 if number not in (0, UNDER_WAY):
                     endpoint.end.fail(number)
+
+    def meet_early(self, listener: Endpoint) -> None:
+        """Connect clients whose attempts are still on their way to a socket that listens now."""
+        for client in list(self.endpoints):
+            key = client.connecting
+            early = client.arrives - _engine.now()
+            if (
+                key is not None
+                and early > 0
+                and client.toward is listener.machine
+                and self.is_connected(client.machine, listener.machine)
+                and listener.machine.listener_for(key) is listener
+            ):
+                client.end.set_line(round(early * NS), 0)
+                listener.meet(client, client.try_again())
 
     def is_connected(self, one: Machine, other: Machine) -> bool:
         return self.reaches(one, other) and self.reaches(other, one)

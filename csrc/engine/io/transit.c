@@ -81,6 +81,15 @@ pf_transit_take(pf_transit *transit, int64_t now, pf_arrival *arrival)
     return true;
 }
 
+void
+pf_transit_delay(pf_transit *transit, int64_t when)
+{
+    for (size_t i = 0; i < transit->count; i++) {
+        pf_arrival *each = item(transit, i);
+        each->due = each->due < when ? when : each->due;
+    }
+}
+
 size_t
 pf_transit_forget(pf_transit *transit)
 {

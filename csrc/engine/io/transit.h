@@ -55,6 +55,8 @@ int pf_transit_add(pf_transit *transit, pf_arrival arrival);
 /* Takes the first arrival if it is due at `now` and nothing is held.  Returns
  * whether there was one. */
 bool pf_transit_take(pf_transit *transit, int64_t now, pf_arrival *arrival);
+/* Has nothing arrive before `when`. */
+void pf_transit_delay(pf_transit *transit, int64_t when);
 /* Forgets all that is on its way.  Returns how many bytes that were. */
 size_t pf_transit_forget(pf_transit *transit);
 /* Returns when the host is to call next: at the first arrival, or when the end

@@ -503,7 +503,7 @@ static void
 stop_fiber(PfThread *t, FiberObject *fiber)
 {
     if (fiber->fiber.stack != NULL) {
-        pf_unwind_fiber(t, fiber);
+        pf_unwind_silently(t, fiber);
     } else {
         pf_cancel_now(fiber, NULL); /* ends before it begins */
     }
@@ -548,8 +548,8 @@ static PyMethodDef functions[] = {
     {"_fault", mod_fault, METH_O,
      "_fault(n): as _choose(n), among no fault, which is 0, and faults."},
     {"_stop_fiber", mod_stop_fiber, METH_O,
-     "_stop_fiber(fiber): unwind it with FiberExit, now; its waits raise\n"
-     "that, too."},
+     "_stop_fiber(fiber): unwind it with FiberExit, now; it cannot wait\n"
+     "any more, and what it raises is not reported."},
     {"_preempt", mod_preempt, METH_NOARGS,
      "Let a run with preempt=True switch here."},
     {NULL, NULL, 0, NULL},
