@@ -363,17 +363,17 @@ def test_a_fault_is_shrunk_told_and_replayed() -> None:
 
 def test_one_run_with_a_seed_has_faults_and_says_which() -> None:
     network = Network(loss=True, faults=3)
-    for seed in range(20):
-        try:
+
+    def some_seeds() -> None:
+        for seed in range(20):
             testing.run(fails_after_a_loss, network=network, seed=seed)
-        except AssertionError as exc:
-            assert exc.__notes__[0].startswith("what the network did:\n")
-            schedule = exc.__notes__[1].removeprefix("schedule: ")
-            with pytest.raises(ScheduleFailure):
-                testing.replay(fails_after_a_loss, schedule, network=network)
-            break
-    else:
-        pytest.fail("no seed has a fault")
+
+    with pytest.raises(AssertionError) as caught:
+        some_seeds()
+    story, schedule = caught.value.__notes__
+    assert story.startswith("what the network did:\n")
+    with pytest.raises(ScheduleFailure):
+        testing.replay(fails_after_a_loss, schedule.removeprefix("schedule: "), network=network)
 
 
 def test_a_fault_of_the_programs_own_is_explored() -> None:

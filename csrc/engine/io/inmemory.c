@@ -518,7 +518,7 @@ pf_end_hold(pf_end *end, bool held)
     if (transit_of(end) == NULL) {
         return -ENOMEM;
     }
-    if (!held && end->transit->held) { /* it is sent again */
+    if (!held && end->transit->held) { /* the sender sends it again */
         int64_t delay = end->peer == NULL ? end->delay : end->peer->delay;
         pf_transit_delay(end->transit, pf_end_time->now(end) + delay);
     }
