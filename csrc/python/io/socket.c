@@ -325,13 +325,15 @@ let_go(PfSocket *sock)
     return release_everywhere(sock, number, owner);
 }
 
-/* Does for a socket in memory what the base class's finalizer does for
- * others. */
+/* Does for a socket in memory what the base class's finalizer does for others.
+ * A socket of a machine that has crashed could not be closed any more, so that
+ * is no reason for a warning. */
 static void
 finalize_in_memory(PyObject *op, PfSocket *sock)
 {
     if (sock->owner != 0) {
-        if (PyErr_ResourceWarning(op, 1, "unclosed %R", op) < 0) {
+        if (!sock->end->closed &&
+            PyErr_ResourceWarning(op, 1, "unclosed %R", op) < 0) {
             PyErr_WriteUnraisable(op);
         }
         (void)let_go(sock);
