@@ -187,7 +187,7 @@ who_gives_up_has_an_error(void)
     pass(50);
     CHECK_EQUAL(received(left), -ETIMEDOUT);
     CHECK_EQUAL(pf_end_send(left, "x", 1), -EPIPE);
-    CHECK_EQUAL(pf_end_send(right, "x", 1), 1); /* it has not learned of it */
+    CHECK_EQUAL(pf_end_send(right, "x", 1), 1); /* which nobody reads */
     pass(100);
     CHECK_EQUAL(received(right), -EAGAIN);
     tear_down();

@@ -1,4 +1,4 @@
-"""Faults that services get wrong: each passes while the network is well, and a test with faults fails.
+"""Faults that services get wrong: the programs pass while the network is well, and fail with faults.
 
 Each class is a program with its network. ``broken`` runs it with the mistake, ``right`` without.
 ``python tests/testing/outages.py`` prints how many schedules it takes to find each.
@@ -23,7 +23,6 @@ class Outage:
     """A program with a mistake that only a fault of the network shows."""
 
     network: Network
-    options: dict[str, Any] = {}
 
     def broken(self) -> None:
         raise NotImplementedError
@@ -300,9 +299,7 @@ OUTAGES: list[type[Outage]] = [LostReply, TwoHolders, DeadConnection, TwoLeaders
 def schedules_to_find(kind: type[Outage], seed: int, most: int = 1000) -> int | None:
     """How many schedules it takes to find the mistake; None: more than ``most``."""
     try:
-        testing.explore(
-            lambda: kind().broken(), most, seed=seed, network=kind.network, **kind.options
-        )
+        testing.explore(lambda: kind().broken(), most, seed=seed, network=kind.network)
     except ScheduleFailure as failure:
         return failure.number
     return None
