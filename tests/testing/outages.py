@@ -1,4 +1,4 @@
-"""Faults that services get wrong: the programs pass while the network is well, and fail with faults.
+"""Faults that services get wrong: the programs pass while the network is well, and fail with them.
 
 Each class is a program with its network. ``broken`` runs it with the mistake, ``right`` without.
 ``python tests/testing/outages.py`` prints how many schedules it takes to find each.
