@@ -155,6 +155,7 @@ def failure(
         seed=seed,
         number=number,
         log=log,
+        story=found.runner.story(),
     )
 
 

@@ -126,12 +126,14 @@ class Node(Machine):
         network: Network,
         name: str,
         address: str,
-        call: Callable[[], Any],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
         drift: float,
         offset: float,
     ) -> None:
         super().__init__(network, name, address)
-        self.call = call
+        self.fn = fn
+        self.args = args
         self.drift = drift
         self.offset = offset
         self.fiber: _engine.Fiber[Any]
@@ -151,7 +153,7 @@ class Node(Machine):
         self.silent = False
         context = contextvars.copy_context()
         context.run(LIFE.set, self.life)
-        self.fiber = _engine.Fiber(self.call, name=self.name, context=context)
+        self.fiber = _engine.Fiber(self.fn, self.args, name=self.name, context=context)
         self.fiber.start()
 
     def crash(self, *, silent: bool = False) -> None:

@@ -149,7 +149,9 @@ class Network:
         if self.scheduler is not None:
             _engine._set_network(self.scheduler, None)
             self.scheduler = None
+        events = self.events
         self.reset()
+        self.events = events  # for story()
 
     def stop_nodes(self) -> None:
         """Stop all nodes: the function under test has returned."""
@@ -297,7 +299,7 @@ class Network:
         number = len(self.nodes) + 2
         address = self.hosts.get(name.lower(), f"10.0.{number >> 8}.{number & 255}")
         check_clock(drift, offset)
-        node = Node(self, name, address, lambda: fn(*args), drift, offset)
+        node = Node(self, name, address, fn, args, drift, offset)
         self.nodes[name] = node
         return node
 
@@ -393,8 +395,9 @@ class Network:
             for other in second:
                 if one is not other:
                     self.blocked |= {(one, other)} if one_way else {(one, other), (other, one)}
-        arrow = "does not reach" if one_way else "is cut off from"
-        self.tell(f"{names(first)} {arrow} {names(second) if second else 'nobody'}")
+        what = "is no longer heard by" if one_way else "is cut off from"
+        what = what if len(first) == 1 else what.replace("is", "are", 1)
+        self.tell(f"{names(first)} {what} {names(second) if second else 'nobody'}")
         self.adapt()
 
     def heal(self) -> None:
