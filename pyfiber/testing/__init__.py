@@ -34,6 +34,7 @@ from pyfiber.testing.errors import (
     ScheduleFailure,
 )
 from pyfiber.testing.explore import choose, explore, preempt, replay, run
+from pyfiber.testing.machines import Node
 from pyfiber.testing.network import Network
 from pyfiber.testing.search import Exploration
 
@@ -43,6 +44,7 @@ __all__ = [
     "LivelockError",
     "Network",
     "NeverAwaitedError",
+    "Node",
     "NondeterminismError",
     "ReplayDivergence",
     "ScheduleError",

@@ -10,8 +10,8 @@ class ScheduleFailure(AssertionError):
 
     ``exception`` is what the program raised, ``schedule`` the string that `replay()` takes,
     ``seed`` and ``number`` say which schedule of the exploration it was (``number`` counts from 1),
-    ``log`` says which fiber ran when, ``verdict`` whether that can happen with a GIL; it is empty
-    if that was not asked.
+    ``log`` says which fiber ran when, ``story`` what the network in memory did besides moving
+    bytes, ``verdict`` whether the failure can happen with a GIL; it is empty if that was not asked.
     """
 
     def __init__(
@@ -24,6 +24,7 @@ class ScheduleFailure(AssertionError):
         number: int | None = None,
         log: str = "",
         verdict: str = "",
+        story: str = "",
         page: Callable[[], str] = str,
     ) -> None:
         super().__init__(text)
@@ -33,6 +34,7 @@ class ScheduleFailure(AssertionError):
         self.number = number
         self.log = log
         self.verdict = verdict
+        self.story = story
         self._page = page
 
     def html(self) -> str:

@@ -46,6 +46,7 @@ class Found:
         self.exception = exc
         self.schedule = schedule
         self.first = schedule
+        self.story = runner.story()  # of the network, in the last run
 
     def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
         """Run with these choices; return the choices really made if the failure is the same."""
@@ -76,6 +77,7 @@ class Found:
         attempt = runner.run()
         if signature(attempt.failure) != signature(self.exception):
             differs(runner, self.schedule, self.exception, attempt)
+        self.story = runner.story()
         return tracer
 
 
@@ -162,6 +164,7 @@ def failure(
         log,
         found.first.deviations,
         verdict,
+        found.story,
     )
     return ScheduleFailure(
         text,
@@ -171,6 +174,7 @@ def failure(
         number=number,
         log=log,
         verdict=verdict,
+        story=found.story,
         page=lambda: page(headline, text.partition("who ran when")[0], tracer),
     )
 

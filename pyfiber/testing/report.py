@@ -31,6 +31,7 @@ def failure_text(
     log: str,
     shrunk_from: int,
     verdict: str,
+    story: str = "",
 ) -> str:
     """Write the text of a ScheduleFailure."""
     verdict = f"with a GIL: {verdict}\n" if verdict else ""
@@ -38,9 +39,11 @@ def failure_text(
     how_far = "the usual order" if much == 0 else f"{plural(much, 'choice')} out of the usual order"
     if shrunk_from > much:
         how_far += f", {shrunk_from} before shrinking"
+    told = f"what the network did:\n{story}\n\n" if story else ""
     return (
         f"{headline}\n\n"
         f"{format_failure(exc)}\n\n"
+        f"{told}"
         f"schedule: {schedule}\n"
         f"replay:   {replay.replace('SCHEDULE', str(schedule))}\n"
         f"({plural(len(schedule.choices), 'choice')}; {how_far})\n"

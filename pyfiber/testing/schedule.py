@@ -27,7 +27,9 @@ KINDS = (
     "which case of select()",
     "choose()",
     "whether to preempt",
+    "whether there is a fault",
 )
+FAULT = KINDS.index("whether there is a fault")
 PREEMPT, UNFAIR = 1, 2
 SWITCHES = ("wait", "line", "access", "gil")  # the number is in the string, times SWITCH
 SWITCH = 4

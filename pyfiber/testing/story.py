@@ -189,6 +189,11 @@ class Tracer:
                 return
             self.current.choices += (chosen,)
 
+    def note(self, what: str) -> None:
+        """Add an event of the network to the present turn."""
+        if self.current is not None:
+            self.current.choices += (f"network: {what}",)
+
     def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame
         self.grain = fiber if isinstance(fiber, _engine.Grain) else None

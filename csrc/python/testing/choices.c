@@ -97,7 +97,8 @@ static uint32_t
 decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
     taken = record(x, (Choice){count, taken, (uint32_t)kind});
-    if (x->trace != NULL && kind != PF_CHOOSE_READY) {
+    if (x->trace != NULL && kind != PF_CHOOSE_READY &&
+        kind != PF_CHOOSE_FAULT) {
         call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, taken);
     }
     return taken;
@@ -118,15 +119,64 @@ propose(ExplorerObject *x, uint32_t count)
     }
 }
 
+/* Draws how many faults the run has, if its strategy draws at all, and at
+ * which places. */
+static void
+draw_faults(ExplorerObject *x)
+{
+    uint64_t places = x->usual_places < UINT32_MAX ? x->usual_places : 0;
+    x->drawn = x->strategy == STRATEGY_FIFO
+                   ? 0
+                   : pf_testing_random_below(&x->random, x->faults + 1);
+    for (uint32_t i = 0; i < x->drawn; i++) {
+        x->fault_at[i] = pf_testing_random_below(
+            &x->random, places > 0 ? (uint32_t)places : 1);
+    }
+}
+
+/* Proposes a fault only at the places that were drawn: a fault at every second
+ * place would end most programs before they have done anything. */
 static uint32_t
-choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+propose_fault(ExplorerObject *x, uint32_t count)
+{
+    uint64_t place = x->fault_places++;
+    if (x->drawn == NOT_DRAWN) {
+        draw_faults(x);
+    }
+    for (uint32_t i = 0; i < x->drawn; i++) {
+        if (x->fault_at[i] == place && count > 1) {
+            return 1 + pf_testing_random_below(&x->random, count - 1);
+        }
+    }
+    return 0;
+}
+
+/* A place where no fault may happen any more is recorded as well, so that the
+ * number of a choice does not depend on the faults before it. */
+static uint32_t
+choose_fault(ExplorerObject *x, uint32_t count)
+{
+    if (x->faulty >= x->faults) {
+        x->lost |=
+            !pf_choices_append(&x->made, (Choice){0, 0, PF_CHOOSE_FAULT});
+        return 0;
+    }
+    uint32_t taken =
+        decide(x, count, PF_CHOOSE_FAULT, propose_fault(x, count));
+    x->faulty += taken != 0;
+    return taken;
+}
+
+uint32_t
+pf_explorer_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     ExplorerObject *x = s->explorer;
     bool unfair = kind == PF_CHOOSE_WAITER || kind == PF_CHOOSE_SELECT;
     if (n < 2 || x->over || (unfair && !x->unfair)) {
         return 0;
     }
-    return decide(x, n, kind, propose(x, n));
+    return kind == PF_CHOOSE_FAULT ? choose_fault(x, n)
+                                   : decide(x, n, kind, propose(x, n));
 }
 
 /* ---------------------------------------------------------- calls to Python */
@@ -223,19 +273,6 @@ explorer_failed(SchedulerObject *s, PyObject *op)
 }
 
 /* ------------------------------------------------------- which fiber is next */
-
-static bool
-hub_waits_in(const pf_scheduler *core)
-{
-    return core->hub != NULL && core->hub->task.state == PF_READY;
-}
-
-/* The number of ready fibers, the hub not counted. */
-static uint32_t
-ready(const pf_scheduler *core)
-{
-    return (uint32_t)core->ready.count - hub_waits_in(core);
-}
 
 static PfKnown *
 known(ExplorerObject *x, pf_task *core)
@@ -381,7 +418,7 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     if (core->ready.head == pf_scheduler_hub_task(core)) {
         return pf_queue_pop(&core->ready);
     }
-    uint32_t count = ready(core);
+    uint32_t count = pf_explorer_ready(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
     if (pf_task_is_fresh(chosen)) {
@@ -422,112 +459,6 @@ pf_explorer_probe(pf_scheduler *core, void *data)
     if (current->state == PF_PARKED) {
         inject(x, pf_task_object(current), true);
     }
-}
-
-/* ------------------------------------------------------------------- timers */
-
-/* The timers that are due at the same instant and were not passed over since a
- * fiber has run. */
-typedef struct Tie {
-    const pf_timers *timers;
-    int64_t when;
-    uint64_t from;  /* timers of lower sequence numbers do not count */
-    uint32_t count; /* found so far */
-    uint64_t next;  /* the smallest sequence number of these, and its timer */
-    pf_timer *next_timer;
-} Tie;
-
-/* Adds the timers of the tie in the part of the heap below `index`. */
-static void
-scan_tie(Tie *tie, uint64_t index)
-{
-    if (index >= tie->timers->count ||
-        tie->timers->heap[index].when != tie->when) {
-        return; /* all timers below are due later, too */
-    }
-    const pf_timer_entry *entry = &tie->timers->heap[index];
-    if (entry->sequence >= tie->from) {
-        tie->count++;
-        if (tie->next_timer == NULL || entry->sequence < tie->next) {
-            tie->next = entry->sequence;
-            tie->next_timer = entry->timer;
-        }
-    }
-    for (uint64_t child = 1; child <= PF_TIMER_CHILDREN; child++) {
-        scan_tie(tie, index * PF_TIMER_CHILDREN + child);
-    }
-}
-
-static Tie
-tie_from(const pf_scheduler *core, uint64_t from)
-{
-    Tie tie = {&core->timers, core->timers.heap[0].when, from, 0, 0, NULL};
-    scan_tie(&tie, 0);
-    return tie;
-}
-
-/* Returns the tie at the top of the heap.  If the heap has only lost the first
- * timer of the last tie, the rest of that is the tie now, without a scan.
- * Otherwise a thousand timers that are due together and fire in order would be
- * counted a thousand times. */
-static Tie
-next_tie(ExplorerObject *x, const pf_scheduler *core)
-{
-    const pf_timers *timers = &core->timers;
-    const pf_timer_entry *first = &timers->heap[0];
-    if (x->tie_rest == 0 || timers->sequence != x->tie_sequence ||
-        timers->count != x->tie_count || first->when != x->tie_when ||
-        first->sequence < x->tie_passed) {
-        return tie_from(core, x->tie_passed);
-    }
-    return (Tie){timers,      first->when,     x->tie_passed,
-                 x->tie_rest, first->sequence, first->timer};
-}
-
-static void
-remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
-{
-    x->tie_rest = tie->count - 1;
-    x->tie_count = core->timers.count;
-    x->tie_sequence = core->timers.sequence;
-    x->tie_when = tie->when;
-}
-
-/* The scheduler's `pop_due`.  Each of several timers that are due together may
- * fire now or, if something else can run first, later.  One is chosen, and the
- * timers before it are passed over until a fiber has run.  So each set of
- * timers is tried once, not in every order. */
-pf_timer *
-pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
-{
-    ExplorerObject *x = data;
-    if (core->timers.count == 0 || core->timers.heap[0].when > now) {
-        return NULL;
-    }
-    bool may_wait = ready(core) > 0;
-    if (!may_wait) {
-        x->tie_passed = 0;
-    }
-    Tie tie = next_tie(x, core);
-    uint32_t options = tie.count + may_wait;
-    if (tie.count == 0) {
-        return NULL;
-    }
-    uint32_t place = choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
-    if (place == tie.count) {
-        x->tie_passed = UINT64_MAX;
-        return NULL;
-    }
-    for (uint32_t i = 0; i < place; i++) {
-        tie = tie_from(core, tie.next + 1);
-    }
-    x->tie_passed = tie.next + 1;
-    pf_timers_remove(&core->timers, tie.next_timer);
-    remember_tie(x, core, &tie);
-    if (place > 0) {
-        x->tie_rest = 0;
-    }
-    return tie.next_timer;
 }
 
 /* --------------------------------------------------------------- preemption */
@@ -679,10 +610,10 @@ end_stretch(ExplorerObject *x)
 {
     SchedulerObject *s = x->scheduler;
     x->stretch = 0;
-    if (ready(&s->core) == 0) {
+    if (pf_explorer_ready(&s->core) == 0) {
         pf_vclock_skip(s);
     }
-    return ready(&s->core) > 0;
+    return pf_explorer_ready(&s->core) > 0;
 }
 
 /* Counts a point.  Returns the place of a fiber that must run, from 1, or 0;
@@ -720,7 +651,7 @@ pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
     if (place == STOP) {
         return leave(x, t, 0);
     }
-    uint32_t others = ready(&x->scheduler->core);
+    uint32_t others = pf_explorer_ready(&x->scheduler->core);
     uint32_t chosen = others == 0 ? 0 : choose_at_point(x, others, site, hot);
     place = chosen == 0 ? place : chosen;
     if (x->trace != NULL &&
@@ -755,11 +686,11 @@ preempt(void)
     if (!x->preempt) {
         return x->points == NULL ? 0 : operation(x);
     }
-    uint32_t others = ready(&s->core);
+    uint32_t others = pf_explorer_ready(&s->core);
     if (x->over || others == 0 || !may_leave(x, t)) {
         return 0;
     }
-    uint32_t place = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
+    uint32_t place = pf_explorer_choose(s, others + 1, PF_CHOOSE_PREEMPT);
     return place == 0 ? 0 : leave(x, t, place);
 }
 
@@ -772,7 +703,7 @@ pf_explorer_imports(ExplorerObject *x)
 
 const PfExplorerOps pf_explorer = {
     .preempt = preempt,
-    .choose = choose_slow,
+    .choose = pf_explorer_choose,
     .failed = explorer_failed,
     .idle = pf_vclock_idle,
 };

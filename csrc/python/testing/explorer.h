@@ -30,6 +30,8 @@ typedef struct Choices {
 } Choices;
 
 #define MAX_DEPTH 16
+#define MAX_FAULTS 16
+#define NOT_DRAWN UINT32_MAX
 /* A fiber that is chosen this many times in a row probably spins, and loses its
  * priority: PCT's strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
@@ -55,6 +57,8 @@ typedef struct PfExplorer {
     bool hot;         /* place switches at hot points only */
     bool directed;    /* switch back after a conflict: see directed() */
     uint32_t bound;   /* offer only this many switches at points */
+    uint32_t faults;  /* how many faults one run may have */
+    uint64_t usual_places; /* for a fault, in runs so far */
     /* What was chosen. */
     Choices made;
     Choices branch;       /* the next script of a depth-first search */
@@ -91,6 +95,11 @@ typedef struct PfExplorer {
     uint64_t change_at[MAX_DEPTH];
     uint32_t depth;
     uint64_t wakeups; /* the queue's, when PCT last compared priorities */
+    /* Faults of a network in memory: the places so far, how many of them had
+     * one, and the places that the strategy has drawn. */
+    uint64_t fault_places;
+    uint32_t faulty, drawn; /* `drawn` may be NOT_DRAWN */
+    uint64_t fault_at[MAX_FAULTS];
     /* PCT */
     PfKnownTable known;
     uint32_t lowest;     /* the last priority given to a fiber that gave way */
@@ -108,6 +117,23 @@ typedef struct PfExplorer {
 
 /* Returns false without memory. */
 bool pf_choices_append(Choices *choices, Choice choice);
+
+/* Is the hub among the ready tasks?  The hub is never a possibility. */
+static inline bool
+pf_explorer_hub_waits(const pf_scheduler *core)
+{
+    return core->hub != NULL && core->hub->task.state == PF_READY;
+}
+
+/* The number of ready tasks, the hub not counted. */
+static inline uint32_t
+pf_explorer_ready(const pf_scheduler *core)
+{
+    return (uint32_t)core->ready.count - pf_explorer_hub_waits(core);
+}
+
+/* PfExplorerOps.choose */
+uint32_t pf_explorer_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
 
 /* The engine's hooks. */
 pf_task *pf_explorer_pick(pf_scheduler *core, void *data);

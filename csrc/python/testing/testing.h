@@ -7,6 +7,7 @@
  *
  *   choices.c   makes, records and replays choices, such as which fiber is next
  *   explorer.c  the object _Explorer, which configures and starts runs
+ *   ties.c      chooses among timers that are due together
  *   pct.c       the number and priority of each fiber
  *   points.c    where a fiber can be interrupted between two waits
  *   vclock.c    the virtual clock
