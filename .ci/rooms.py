@@ -57,7 +57,7 @@ FLOORS = [
         "python/watch",
     ],
     ["python/queue"],
-    ["python/grain", "python/patch"],  # grains' steps send to channels and wait for events
+    ["python/grain", "python/patch", "python/virtual"],  # grains' steps send to channels and wait for events
     ["python/capi"],
     ["python"],
 ]

@@ -7,6 +7,7 @@ import os
 
 import pyfiber
 from pyfiber import _hooks, _patch
+from pyfiber._engine import _load
 from pyfiber._program import add_program, run_program, set_arguments
 
 DESCRIPTION = """Run a program, unchanged, in a fiber of a run, so that it may call pyfiber.spawn()
@@ -28,6 +29,35 @@ def add_patch(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_virtual_threads(parser: argparse.ArgumentParser) -> None:
+    """The options that make the program's threads fibers."""
+    parser.add_argument(
+        "--virtual-threads",
+        action="store_true",
+        help="every thread that the program starts is a fiber; all parts are patched",
+    )
+    parser.add_argument(
+        "--time-slice",
+        type=seconds_of,
+        metavar="TIME",
+        help="a thread that computes for so long lets others run: 5ms (the default), 0.01s; 0: never",
+    )
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of a text such as "5ms", "0.01s" or "0.01"."""
+    for unit, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", 1.0)):
+        if text.endswith(unit):
+            try:
+                seconds = float(text.removesuffix(unit)) * factor
+            except ValueError:
+                break
+            if 0 <= seconds < float("inf"):
+                return seconds
+            break
+    raise argparse.ArgumentTypeError(f"a time is a number and a unit, such as 5ms, not {text!r}")
+
+
 def parts_of(text: str) -> dict[str, bool]:
     """The arguments of patch() for a text such as "socket,ssl"."""
     parts = dict.fromkeys(text.split(","), True)
@@ -47,8 +77,12 @@ def patch_as(options: argparse.Namespace) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line: options, then the program, then the program's own arguments."""
-    parser.usage = "%(prog)s [--patch] [--parts PART,...] (PROGRAM | -m MODULE) [ARGUMENT ...]"
+    parser.usage = (
+        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads [--time-slice TIME]]"
+        " (PROGRAM | -m MODULE) [ARGUMENT ...]"
+    )
     add_patch(parser)
+    add_virtual_threads(parser)
     add_program(parser)
     parser.set_defaults(main=main)
 
@@ -75,7 +109,10 @@ def main(options: argparse.Namespace) -> int:
     patch_as(options)
     failures = Failures()
     try:
-        pyfiber.run(run_program, options, on_unhandled=failures.log)
+        if options.virtual_threads:
+            _load("pyfiber._virtual.command").run(options, failures.log)
+        else:
+            pyfiber.run(run_program, options, on_unhandled=failures.log)
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()
