@@ -160,5 +160,3 @@ def pthread_kill(thread_id: int, signalnum: int, /) -> None:
             raise ProcessLookupError(3, "No such process")
         thread_id = threading.main_thread().ident or 0
     original["pthread_kill"](thread_id, signalnum)
-
-

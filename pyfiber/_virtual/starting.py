@@ -63,6 +63,10 @@ class Session:
         global session
         session = None
 
+    def takes(self) -> bool:
+        """Whether a thread that the running code starts belongs to the session."""
+        return True
+
     def threads(self) -> list[_ThreadHandle]:
         """The handles of the threads that have not ended."""
         return _engine._threads_of(self.scheduler)
@@ -79,9 +83,7 @@ class Session:
         if self.over:
             raise RuntimeError("can't create new thread at interpreter shutdown")
         size = self.stack_size and max(self.stack_size, SMALLEST_STACK)
-        return _engine._start_thread(
-            self.scheduler, handle, function, args, kwargs, daemon, size
-        )
+        return _engine._start_thread(self.scheduler, handle, function, args, kwargs, daemon, size)
 
 
 #: The open session, or None.
@@ -90,7 +92,7 @@ session: Session | None = None
 
 def _session_for(function: object) -> Session | None:
     """The session whose scheduler the new thread belongs to; None: start a native thread."""
-    if session is None or is_native(getattr(function, "__self__", None)):
+    if session is None or not session.takes() or is_native(getattr(function, "__self__", None)):
         return None
     return session
 
@@ -216,4 +218,3 @@ def current_exceptions() -> dict[int, Any]:
 
 #: The identifier of the operating system's thread, whatever stands for it elsewhere.
 _thread_ident = _thread.get_ident
-

@@ -77,7 +77,7 @@ def explore(
     max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
 ) -> Exploration:
     """Run ``fn`` under many schedules; ScheduleFailure at the first that fails.
@@ -150,7 +150,7 @@ def replay(
     max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
 ) -> R:
     """Run ``fn`` under a schedule that `explore()` printed; return its result.
@@ -221,7 +221,7 @@ def run(
     max_steps: int = RUN_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
     on_unhandled: OnUnhandled | None = None,
 ) -> R:

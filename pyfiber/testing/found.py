@@ -191,7 +191,7 @@ def replay_line(program: Program) -> str:
         options.append(f"network={program.network_text}")
     for option, usual in REPLAY_OPTIONS.items():
         value = getattr(program, option)
-        if value != usual:
-            options.append(f"{option}={value!r}")
+        if value != usual and not (option == "virtualize_time" and program.simulated):
+            options.append(f"{option}={value!r}".replace("'", '"'))
     text = "".join(f", {option}" for option in options)
     return REPLAY.format(fn=name if name.isidentifier() else "fn", options=text)

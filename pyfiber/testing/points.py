@@ -66,12 +66,20 @@ def names_module(names: Sequence[str], module: str) -> bool:
     return any(name in (module, EVERYTHING) or module.startswith(f"{name}.") for name in names)
 
 
-def is_programs(path: str) -> bool:
-    """Is this a file of the program, not of Python's library or an installed package?"""
-    if path.startswith("<frozen"):
-        return False
+def is_installed(path: str) -> bool:
+    """Is this a file of an installed package?"""
     parts = path.split(os.sep)
-    return not path.startswith(STANDARD) and not any(name in parts for name in INSTALLED)
+    return any(name in parts for name in INSTALLED)
+
+
+def is_standard(path: str) -> bool:
+    """Is this a file of the standard library?"""
+    return path.startswith("<frozen") or (path.startswith(STANDARD) and not is_installed(path))
+
+
+def is_programs(path: str) -> bool:
+    """Is this a file of the program, not of the standard library or an installed package?"""
+    return not is_standard(path) and not is_installed(path)
 
 
 @dataclass(frozen=True, slots=True)

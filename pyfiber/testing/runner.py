@@ -21,6 +21,8 @@ from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaited
 from pyfiber.testing.network import Network
 from pyfiber.testing.points import Points, check_names, check_switch
 from pyfiber.testing.schedule import Choice, Schedule
+from pyfiber.testing.seeds import Seeds
+from pyfiber.testing.simulated import Simulated
 from pyfiber.testing.story import outside
 
 __tracebackhide__ = True  # pytest's
@@ -128,7 +130,7 @@ class Program:
     max_steps: int = MAX_STEPS
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
-    threads: bool = False
+    threads: bool | Literal["simulated"] = False
     network: Network | None = None
     switch: str = "wait"
     include: Sequence[str] = ()
@@ -145,11 +147,13 @@ class Program:
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
         if any(kind(self.fn) for kind in NOT_PLAIN):
             raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
-        if not isinstance(self.threads, bool):  # pyfiber.run() takes a number, too
-            raise TypeError(
-                "threads says whether other threads may run: True or False. A run under test has "
-                "one scheduler: its order could not be repeated over several threads"
+        if not (isinstance(self.threads, bool) or self.threads == "simulated"):
+            raise TypeError(  # pyfiber.run() takes a number, too
+                'threads says whether other threads may run: True, False or "simulated". A run '
+                "under test has one scheduler: its order could not be repeated over several threads"
             )
+        if self.simulated and self.clock is not None:
+            self.virtualize_time = True
         check_count(self.max_steps, "max_steps")
         check_switch(self.switch)
         check_names(self.include, "include")
@@ -160,6 +164,11 @@ class Program:
             raise ValueError("virtualize_time needs a virtual clock")
         if self.clock is not None and self.clock.threads:
             self.threads = True
+
+    @property
+    def simulated(self) -> bool:
+        """Are the threads that the program starts fibers of the run?"""
+        return self.threads == "simulated"
 
 
 @dataclass(slots=True)
@@ -231,10 +240,13 @@ class Runner:
             engine = (self.points.engine,)
         self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own, *engine)
         self.rules = guards.Rules(
-            threads=program.threads,
-            guarded=program.clock is not None and not program.threads,
+            threads=program.threads is True,
+            guarded=program.clock is not None and program.threads is not True,
             clock=program.clock if program.virtualize_time else None,
+            simulated=program.simulated,
         )
+        self.seeds = Seeds()
+        self.simulated = Simulated(self.scheduler) if program.simulated else None
         self.longest = 1
         self.fault_places = FAULT_PLACES  # of any run; a guess before the first
         self.runs = 0
@@ -247,7 +259,10 @@ class Runner:
             self.resources.callback(network.detach)
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
+        if self.simulated is not None:
+            self.resources.enter_context(self.simulated.in_force())
         self.resources.enter_context(guards.in_force(self.rules))
+        self.resources.enter_context(self.seeds.in_force())
         self.resources.enter_context(waiting_allowed(self.program))
         if self.points is not None:
             self.resources.enter_context(self.points.watching())
@@ -350,10 +365,17 @@ class Runner:
 
     def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run ``fn(*args)`` with the guards active."""
+        simulated = self.simulated
         self.rules.active = True
+        self.seeds.begin()
         try:
-            return self.explorer.run(self.program.clock, fn, *args)
+            if simulated is None:
+                return self.explorer.run(self.program.clock, fn, *args)
+            with simulated.a_run():
+                main = simulated.main(fn)
+                return self.explorer.run(self.program.clock, main, *args)
         finally:
+            self.seeds.end()
             self.rules.active = False
             if self.program.network is not None:
                 self.program.network.rest()
@@ -419,15 +441,15 @@ class Runner:
 @contextmanager
 def waiting_allowed(program: Program) -> Iterator[None]:
     """Let the clock wait for threads if the program may use them."""
-    clock = program.clock
-    if clock is None or clock.threads == program.threads:
+    clock, threads = program.clock, program.threads is True
+    if clock is None or clock.threads == threads:
         yield
         return
-    clock.threads = program.threads
+    clock.threads = threads
     try:
         yield
     finally:
-        clock.threads = not program.threads
+        clock.threads = not threads
 
 
 @contextmanager

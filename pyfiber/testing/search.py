@@ -235,8 +235,8 @@ class Finding:
         return failure(self.found, headline, self.tracer, how.seed, self.number, verdict)
 
 
-GIL_POINTS = 2_000_000  # the most that all runs for a verdict pass
-GIL_SCHEDULES = 20_000
+GIL_POINTS = 400_000  # the most that all runs for a verdict pass
+GIL_SCHEDULES = 10_000
 
 
 def verdict(program: Program, how: How, exc: BaseException) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 from pyfiber import _engine
 from pyfiber.testing.clock import VirtualClock
-from pyfiber.testing.points import Points
+from pyfiber.testing.points import Points, is_standard
 from pyfiber.testing.schedule import KINDS
 
 RUNS, LEAVES, CHOICE, POINT = range(4)
@@ -30,13 +31,22 @@ INDENT = " " * 19
 
 
 def outside(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not pyfiber's own; the innermost one if all are."""
-    own = None
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE + os.sep):
-        if own is None and not frame.f_code.co_filename.startswith(HERE + os.sep):
-            own = frame
+    """The innermost frame that is not pyfiber's own, or of the standard library.
+
+    If there is none, the innermost one of the library or of pyfiber.
+    """
+    standard = own = None
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(PACKAGE + os.sep):
+            if own is None and not path.startswith(HERE + os.sep):
+                own = frame
+        elif is_standard(path):
+            standard = standard or frame
+        else:
+            return frame
         frame = frame.f_back
-    return frame or own
+    return standard or own
 
 
 def source(path: str, line: int) -> str:
@@ -51,8 +61,20 @@ def place(frame: FrameType | None) -> str:
     return "" if frame is None else source(frame.f_code.co_filename, frame.f_lineno)
 
 
+def thread_name(handle: _engine._ThreadHandle) -> str:
+    """The name of a thread that is a fiber."""
+    thread = threading._active.get(handle.ident)  # type: ignore[attr-defined]
+    if thread is None:
+        limbo = list(threading._limbo.values())  # type: ignore[attr-defined]
+        thread = next((one for one in limbo if getattr(one, "_handle", None) is handle), None)
+    return "a thread" if thread is None else str(thread.name)
+
+
 def short_name(what: object) -> str:
     """A fiber, or what it waits for, without addresses: equal runs must have equal logs."""
+    target = _engine._target_of(what) if isinstance(what, _engine.Fiber) else what
+    if isinstance(target, _engine._ThreadHandle):
+        return thread_name(target)
     if isinstance(what, (_engine.Fiber, _engine.Grain)):
         return str(what.name).rpartition(".<locals>.")[2]
     return what if isinstance(what, str) else type(what).__name__
@@ -175,6 +197,7 @@ class Tracer:
         self.running: Task | None = None
         self.started: set[int] = set()
         self.next_line: dict[str, Passed] = {}  # of fibers that were interrupted
+        self.names: dict[int, str] = {}  # of fibers, as they were at the first turn
 
     def __call__(self, what: int, fiber: Task | None, number: int, count: int, taken: int) -> None:
         if what == RUNS and fiber is not None:
@@ -207,7 +230,7 @@ class Tracer:
         self.current = Step(
             self.count,
             None if self.clock is None else self.clock.now(),
-            f"{short_name(fiber)}#{number}",
+            self.names.setdefault(number, f"{short_name(fiber)}#{number}"),
             begins,
             count,
             taken == 0 and not instead,

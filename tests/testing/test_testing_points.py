@@ -16,9 +16,14 @@ import pytest
 
 from pyfiber import Fiber, sleep, spawn
 from pyfiber.testing import Exploration, LivelockError, ScheduleFailure, explore, replay
-from tests.testing.textbook import together
+from tests.testing.races import join_all
 
 SWITCHES = ("line", "access", "gil")
+
+
+def together(*targets: Callable[[], object]) -> None:
+    """Run each function in a fiber, and wait for all."""
+    join_all(*map(spawn, targets))
 
 
 class Counter:

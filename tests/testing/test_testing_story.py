@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from html.parser import HTMLParser
 
@@ -10,7 +11,13 @@ import pytest
 
 from pyfiber import Lock, spawn
 from pyfiber.testing import ScheduleFailure, explore, replay
-from tests.testing.textbook import TEXTBOOK, together
+from tests.testing.races import join_all
+from tests.testing.textbook import TEXTBOOK
+
+
+def together(*targets: Callable[[], object]) -> None:
+    """Run each function in a fiber, and wait for all."""
+    join_all(*map(spawn, targets))
 
 
 class Counter:
@@ -54,7 +61,7 @@ def test_log_has_lines_and_what_conflicts() -> None:
 def test_failure_is_shrunk_to_one_interruption() -> None:
     for name in ("lost_update", "double_checked_locking", "torn_pair", "abba"):
         with pytest.raises(ScheduleFailure) as caught:
-            explore(partial(TEXTBOOK[name], False), switch="line")
+            explore(partial(TEXTBOOK[name], False), switch="line", threads="simulated")
         assert caught.value.log.count("is interrupted") == 1
 
 

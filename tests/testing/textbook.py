@@ -1,8 +1,8 @@
 """Textbook races of threaded code, each broken and right.
 
-Each is a function `race(right)` for `explore(..., switch="line")`: with one switch or two at the
-wrong lines the broken version fails. `python -m tests.testing.textbook` prints who needs how many
-schedules.
+Each is a function `race(right)` for `explore(..., threads="simulated", switch="line")`: with one
+switch or two at the wrong lines the broken version fails. `python -m tests.testing.textbook` prints
+how many schedules each of them needs.
 """
 
 from __future__ import annotations
@@ -11,31 +11,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from queue import Queue
 from statistics import median
+from threading import Condition, Event, Lock, Semaphore, Thread
 from typing import Any
 
-from pyfiber import Condition, Event, Fiber, Lock, Queue, Semaphore, spawn
-from pyfiber.testing import ScheduleFailure, explore
-
-
-class Thread:
-    """As threading.Thread: join() raises what the target has raised."""
-
-    def __init__(self, target: Callable[..., object], *args: Any) -> None:
-        self.target = partial(target, *args)
-        self.fiber: Fiber[Any] | None = None
-
-    def start(self) -> None:
-        self.fiber = spawn(self.target)
-
-    def join(self) -> None:
-        assert self.fiber is not None
-        self.fiber.result()
+from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.runner import Program, Runner
+from pyfiber.testing.search import Search, how_to
 
 
 def together(*targets: Callable[[], object]) -> None:
     """Run each function in a thread, and wait for all."""
-    threads = [Thread(target) for target in targets]
+    threads = [Thread(target=target) for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -419,7 +407,7 @@ def stolen_wakeup(right: bool) -> None:
             items.append(item)
             filled.notify()
 
-    together(take, partial(put, 1), take, partial(put, 2))
+    together(take, take, partial(put, 1), partial(put, 2))
 
 
 def upgraded_by_two(right: bool) -> None:
@@ -545,7 +533,7 @@ def submitted_after_shutdown(right: bool) -> None:
             self.jobs: Queue[Callable[[], object] | None] = Queue()
             self.closed = False
             self.lock = guard(right)
-            self.worker = Thread(self.work)
+            self.worker = Thread(target=self.work)
             self.worker.start()
 
         def submit(self, job: Callable[[], object]) -> bool:
@@ -632,7 +620,7 @@ def counted_in_the_thread(right: bool) -> None:
         def start(self) -> Thread:
             if right:
                 self.count(1)
-            thread = Thread(self.work)
+            thread = Thread(target=self.work)
             thread.start()
             return thread
 
@@ -654,9 +642,6 @@ def counted_in_the_thread(right: bool) -> None:
 
     group = Group()
     thread = group.start()
-    yielding = Event()
-    spawn(yielding.set)
-    yielding.wait()  # the worker has had its turn, in the usual order
     group.wait()
     assert group.done == [1], "not waited for"
     thread.join()
@@ -721,12 +706,19 @@ TEXTBOOK: dict[str, Callable[[bool], None]] = {
 }
 
 
-def schedules_needed(race: Callable[[bool], None], switch: Any, seed: int) -> int | None:
-    """How many schedules until the broken version fails; None if 1,000 do not suffice."""
-    try:
-        explore(partial(race, False), 1000, seed=seed, switch=switch)
-    except ScheduleFailure as failure:
-        return failure.number
+def schedules_needed(race: Callable[[bool], None], switch: str, seed: int) -> int | None:
+    """How many schedules until the broken version fails; None if 1,000 do not suffice.
+
+    As explore(), but without the report.
+    """
+    program = Program(
+        partial(race, False), threads="simulated", switch=switch, clock=VirtualClock()
+    )
+    with Runner(program) as runner:
+        search = Search(runner, how_to(program, 1000, None, seed, 3, 2))
+        for attempt in search.tried():
+            if attempt.failure is not None:
+                return search.number
     return None
 
 

@@ -378,10 +378,26 @@ pass(PfPointsObject *p, ExplorerObject *x, uint32_t number)
     return pf_explorer_pass(x, number, site->hot);
 }
 
+/* Does the running fiber run code with points? */
+static bool
+runs_included(const PfPointsObject *p)
+{
+    PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
+    if (frame == NULL || p->capacity == 0) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool included =
+        has_points(slot_of(p->codes, p->capacity, (PyObject *)code));
+    Py_DECREF(code);
+    return included;
+}
+
 int
 pf_points_operation(const PfPointsObject *p, ExplorerObject *x)
 {
-    return imports(p, x) ? 0 : pf_explorer_pass(x, 0, true);
+    return imports(p, x) || !runs_included(p) ? 0
+                                              : pf_explorer_pass(x, 0, true);
 }
 
 int

@@ -40,8 +40,8 @@ bool pf_points_has_offsets(PfPointsObject *points, PyObject *code);
 /* Does the second site write a name that the first one accesses? */
 bool pf_points_conflict(const PfPointsObject *points, uint32_t site,
                         uint32_t writer);
-/* The running fiber is about to use a lock, a queue, ...: a point without a
- * site. 0, or -1 with an exception. */
+/* The running fiber is about to use a lock, a queue, ...: in code with points
+ * this is a point without a site. 0, or -1 with an exception. */
 int pf_points_operation(const PfPointsObject *points, struct PfExplorer *x);
 /* Are only jumps, calls and beginnings points (switch="gil")? */
 bool pf_points_gil(const PfPointsObject *points);
