@@ -101,7 +101,7 @@ class Simulated:
 
     def excepthook(self, args: Any) -> None:
         """Stands in for threading.excepthook, unless the program sets another one."""
-        if isinstance(args.exc_value, (SystemExit, pyfiber.FiberExit)):
+        if isinstance(args.exc_value, (SystemExit, pyfiber.FiberExit, pyfiber.Cancelled)):
             return
         name = "a thread" if args.thread is None else args.thread.name
         self.failed.append((name, args.exc_value))
