@@ -56,7 +56,7 @@ FLOORS = [
         "python/greenlet",
         "python/watch",
     ],
-    ["python/queue"],
+    ["python/queue", "python/slice"],
     ["python/grain", "python/patch"],  # grains' steps send to channels and wait for events
     ["python/capi"],
     ["python"],
