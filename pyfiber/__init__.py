@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from pyfiber._patch import patch
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._signals import signals
+    from pyfiber._slices import no_preemption
     from pyfiber._threads import from_thread, to_thread
 
 __version__ = "0.1.0"
@@ -141,6 +142,7 @@ __all__ = [
     "get_include",
     "local",
     "move_on_after",
+    "no_preemption",
     "now",
     "park",
     "patch",
@@ -180,6 +182,7 @@ _HOMES = {
     "gather": "pyfiber._groups",
     "generator": "pyfiber._generators",
     "get_include": "pyfiber._info",
+    "no_preemption": "pyfiber._slices",
     "patch": "pyfiber._patch",
     "pmap": "pyfiber._groups",
     "race": "pyfiber._groups",

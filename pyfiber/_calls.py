@@ -101,10 +101,17 @@ def stack_depths(code: CodeType) -> dict[int, int]:
                 begin.append((each.argval, depth + jumped))
             if each.opcode in ENDS or offset not in following:
                 break
-            argument = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
-            depth += dis.stack_effect(each.opcode, argument, jump=False)
+            depth += effect(each)
             offset = following[offset]
     return depths
+
+
+def effect(instruction: dis.Instruction) -> int:
+    """By how much the stack grows if the instruction does not jump."""
+    if instruction.opname == "RETURN_GENERATOR":
+        return 1  # what next() or send() pass when the generator begins; 3.11 does not count it
+    argument = instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None
+    return dis.stack_effect(instruction.opcode, argument, jump=False)
 
 
 def handlers(code: CodeType) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from pyfiber import _engine
 
 TYPE_CHECKING = False
@@ -45,7 +43,14 @@ class no_preemption:  # noqa: N801: reads like a function
 
 def seconds_of(text: str) -> float:
     """The length in seconds of a text such as "5ms", "0.005s" or "0.005"; ValueError otherwise."""
-    found = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*(s|ms|us)?\s*", text)
-    if found is None:
-        raise ValueError(f"a time slice is a number of seconds, or for example 5ms, not {text!r}")
-    return float(found[1]) * {"us": 1e-6, "ms": 1e-3}.get(found[2], 1.0)
+    number, unit = text.strip(), 1.0
+    for suffix, length in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        if number.endswith(suffix):
+            number, unit = number.removesuffix(suffix), length
+            break
+    try:
+        return float(number) * unit
+    except ValueError:
+        raise ValueError(
+            f"a time slice is a number of seconds, or for example 5ms, not {text!r}"
+        ) from None

@@ -8,6 +8,7 @@ import os
 import pyfiber
 from pyfiber import _hooks, _patch
 from pyfiber._program import add_program, run_program, set_arguments
+from pyfiber._slices import seconds_of
 
 DESCRIPTION = """Run a program, unchanged, in a fiber of a run, so that it may call pyfiber.spawn()
 and whatever else needs a run. The process ends when the program and its fibers have ended. Its exit
@@ -39,6 +40,16 @@ def parts_of(text: str) -> dict[str, bool]:
     return parts
 
 
+def time_slice_of(text: str) -> float:
+    """The time slice in seconds for a text such as "5ms"; argparse reports what is wrong with it."""
+    try:
+        seconds = seconds_of(text)
+        pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
+    except (ValueError, NotImplementedError) as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
+    return seconds
+
+
 def patch_as(options: argparse.Namespace) -> None:
     """Call patch() if the options of add_patch() say so."""
     if options.patch or options.parts:
@@ -47,8 +58,17 @@ def patch_as(options: argparse.Namespace) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line: options, then the program, then the program's own arguments."""
-    parser.usage = "%(prog)s [--patch] [--parts PART,...] (PROGRAM | -m MODULE) [ARGUMENT ...]"
+    parser.usage = (
+        "%(prog)s [--patch] [--parts PART,...] [--time-slice LENGTH] "
+        "(PROGRAM | -m MODULE) [ARGUMENT ...]"
+    )
     add_patch(parser)
+    parser.add_argument(
+        "--time-slice",
+        type=time_slice_of,
+        metavar="LENGTH",
+        help="preempt a fiber that computes for longer than this: 5ms, for example",
+    )
     add_program(parser)
     parser.set_defaults(main=main)
 
@@ -75,7 +95,7 @@ def main(options: argparse.Namespace) -> int:
     patch_as(options)
     failures = Failures()
     try:
-        pyfiber.run(run_program, options, on_unhandled=failures.log)
+        pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=options.time_slice)
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()

@@ -79,7 +79,7 @@ typedef struct PfPart {
      * the run does not begin. */
     int (*run_may_begin)(SchedulerObject *s);
     void (*closed)(SchedulerObject *s); /* nothing runs in it any more */
-    void (*poke)(SchedulerObject *s); /* something is about to run */
+    void (*poke)(SchedulerObject *s);   /* something is about to run */
     /* Nothing is ready. Returns true if this part has made something ready. */
     bool (*ask_again)(SchedulerObject *s);
     /* Could another thread wake a fiber here? */

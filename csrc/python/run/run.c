@@ -196,9 +196,10 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         main = main_without(own, args, nargs, kwnames);
     }
     if (main != NULL && options.threads > 1 && options.time_slice > 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "run(threads=) and time_slice exclude each other: with "
-                        "a GIL only one of the threads computes at a time");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "run(threads=) and time_slice exclude each other: with "
+            "a GIL only one of the threads computes at a time");
         Py_CLEAR(main);
     }
     if (options.time_slice < 0) {

@@ -738,7 +738,8 @@ set_time_slice(PyObject *op, PyObject *value, void *closure)
 
 static PyGetSetDef scheduler_getset[] = {
     {"time_slice", get_time_slice, set_time_slice,
-     "The time slice in seconds, or None. FiberError if it is turned on or off\n"
+     "The time slice in seconds, or None. FiberError if it is turned on or "
+     "off\n"
      "during a run.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -749,8 +750,9 @@ static PyMemberDef scheduler_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(scheduler_doc,
-             "Scheduler(*, on_unhandled='log', slots=None, time_slice=None)\n--\n\n\
+PyDoc_STRVAR(
+    scheduler_doc,
+    "Scheduler(*, on_unhandled='log', slots=None, time_slice=None)\n--\n\n\
 The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 \n\
 `on_unhandled` says what happens to failures that nobody looks at, as for\n\
@@ -767,16 +769,11 @@ A scheduler belongs to the thread that made it; call_soon_threadsafe() and\n\
 stop() may be called from any thread.");
 
 static PyType_Slot scheduler_slots[] = {
-    {Py_tp_doc, (void *)scheduler_doc},
-    {Py_tp_new, scheduler_new},
-    {Py_tp_dealloc, scheduler_dealloc},
-    {Py_tp_finalize, scheduler_finalize},
-    {Py_tp_traverse, scheduler_traverse},
-    {Py_tp_clear, scheduler_collect},
-    {Py_tp_methods, scheduler_methods},
-    {Py_tp_members, scheduler_members},
-    {Py_tp_getset, scheduler_getset},
-    {0, NULL},
+    {Py_tp_doc, (void *)scheduler_doc},   {Py_tp_new, scheduler_new},
+    {Py_tp_dealloc, scheduler_dealloc},   {Py_tp_finalize, scheduler_finalize},
+    {Py_tp_traverse, scheduler_traverse}, {Py_tp_clear, scheduler_collect},
+    {Py_tp_methods, scheduler_methods},   {Py_tp_members, scheduler_members},
+    {Py_tp_getset, scheduler_getset},     {0, NULL},
 };
 
 /* Returns a new reference, or NULL with an exception. */

@@ -19,8 +19,8 @@
 #endif
 
 static const char *const event_names[] = {
-    "JUMP",      "BRANCH_LEFT", "BRANCH_RIGHT", "BRANCH",
-    "PY_START",  "PY_RESUME",   "PY_RETURN",    "PY_YIELD",
+    "JUMP",     "BRANCH_LEFT", "BRANCH_RIGHT", "BRANCH",
+    "PY_START", "PY_RESUME",   "PY_RETURN",    "PY_YIELD",
 };
 /* The numbers that pyfiber may use, in this order: two that no tool has, then
  * those which tools of other kinds have by convention. */
@@ -29,6 +29,7 @@ static const int tools[] = {4, 3, 2, 1, 0};
 /* Constant while a ticker runs; see pf_arm_begin. */
 static PyObject *monitoring; /* sys.monitoring; NULL on 3.11 */
 static PyObject *set_local;  /* its set_local_events() */
+static PyObject *free_tool;  /* its free_tool_id() */
 static PyObject *tool, *events, *nothing;
 static PyObject *on_event; /* constant after import */
 
@@ -203,13 +204,14 @@ claim_tool(void)
     return -1;
 }
 
-/* Registers `callback` for all events, and returns their sum in *sum: 0 or
+/* Registers the callback for all events, and returns their sum in *sum: 0 or
  * -1. Versions lack some of the names. */
 static int
-register_events(PyObject *callback, long *sum)
+register_events(long *sum)
 {
     PyObject *known = PyObject_GetAttrString(monitoring, "events");
-    bool halves = known != NULL && PyObject_HasAttrString(known, "BRANCH_LEFT");
+    bool halves =
+        known != NULL && PyObject_HasAttrString(known, "BRANCH_LEFT");
     int rc = known == NULL ? -1 : 0;
     for (size_t i = 0; rc == 0 && i < Py_ARRAY_LENGTH(event_names); i++) {
         if ((halves && strcmp(event_names[i], "BRANCH") == 0) ||
@@ -218,9 +220,8 @@ register_events(PyObject *callback, long *sum)
         }
         PyObject *number = PyObject_GetAttrString(known, event_names[i]);
         PyObject *before =
-            number == NULL
-                ? NULL
-                : call("register_callback", tool, number, callback);
+            number == NULL ? NULL
+                           : call("register_callback", tool, number, on_event);
         if (before == NULL) {
             rc = -1;
         } else {
@@ -236,7 +237,7 @@ register_events(PyObject *callback, long *sum)
 int
 pf_arm_begin(void)
 {
-    if (!PF_HAS_MONITORING) {
+    if (!PF_HAS_MONITORING || events != NULL) {
         return 0;
     }
     long sum = 0;
@@ -244,9 +245,12 @@ pf_arm_begin(void)
     set_local = monitoring == NULL
                     ? NULL
                     : PyObject_GetAttrString(monitoring, "set_local_events");
+    free_tool = monitoring == NULL
+                    ? NULL
+                    : PyObject_GetAttrString(monitoring, "free_tool_id");
     nothing = PyLong_FromLong(0);
-    if (set_local == NULL || nothing == NULL || claim_tool() < 0 ||
-        register_events(on_event, &sum) < 0) {
+    if (set_local == NULL || free_tool == NULL || nothing == NULL ||
+        claim_tool() < 0 || register_events(&sum) < 0) {
         return -1; /* the caller calls pf_arm_end() */
     }
     events = PyLong_FromLong(sum);
@@ -259,11 +263,9 @@ pf_arm_end(void)
     if (!PF_HAS_MONITORING) {
         return;
     }
-    long ignored = 0;
+    /* The callbacks stay, but no code has events of this tool any more. */
     if (tool != NULL) {
-        PyObject *freed = register_events(Py_None, &ignored) < 0
-                              ? NULL
-                              : call("free_tool_id", tool, NULL, NULL);
+        PyObject *freed = PyObject_CallOneArg(free_tool, tool);
         if (freed == NULL) {
             PyErr_WriteUnraisable(NULL);
         }
@@ -271,6 +273,7 @@ pf_arm_end(void)
     }
     Py_CLEAR(monitoring);
     Py_CLEAR(set_local);
+    Py_CLEAR(free_tool);
     Py_CLEAR(tool);
     Py_CLEAR(events);
     Py_CLEAR(nothing);

@@ -72,10 +72,9 @@ typedef struct Call {
 static int
 find_call(PyFrameHead *caller, Call *call)
 {
-    PyObject *answer =
-        PyObject_CallFunction(call_place, "Oi",
-                              (PyObject *)pystate_frame_code(caller),
-                              pystate_frame_offset(caller));
+    PyObject *answer = PyObject_CallFunction(
+        call_place, "Oi", (PyObject *)pystate_frame_code(caller),
+        pystate_frame_offset(caller));
     long number = answer == NULL ? -2 : PyLong_AsLong(answer);
     Py_XDECREF(answer);
     call->place = (int)(number >> 1);
@@ -88,9 +87,8 @@ find_call(PyFrameHead *caller, Call *call)
 static PyObject *
 first_argument(PyFrameHead *f, const PyCodeObject *code)
 {
-    PyObject *first = code->co_argcount == 0
-                          ? NULL
-                          : (PyObject *)pystate_frame_value(f, 0);
+    PyObject *first =
+        code->co_argcount == 0 ? NULL : (PyObject *)pystate_frame_value(f, 0);
     return first != NULL && PyCell_Check(first) ? PyCell_GET(first) : first;
 }
 

@@ -109,8 +109,8 @@ leave(PfThread *t, SchedulerObject *s)
     }
     s->core.preemptions++;
     wait->waiter.shielded = true;
-    int rc =
-        pf_wait_for(wait, &pf_slice_of(s)->line, NULL, t, PF_NEVER, pf.s_slice);
+    int rc = pf_wait_for(wait, &pf_slice_of(s)->line, NULL, t, PF_NEVER,
+                         pf.s_slice);
     pf_wait_free(t, wait);
     return rc;
 }
@@ -207,8 +207,8 @@ run_may_begin(SchedulerObject *s)
 {
     PfSlice *slice = pf_slice_of(s);
     if (pf_load_relaxed(&s->time_slice) == 0 || slice->open ||
-        s->core.clock != NULL || s->explorer != NULL) {
-        return 0;
+        s->core.clock != NULL || s->explorer != NULL || pystate_finalizing()) {
+        return 0; /* a thread would not get the GIL at the interpreter's end */
     }
     if (pf_ticker_open(s) < 0) {
         return -1;

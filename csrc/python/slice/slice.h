@@ -57,8 +57,8 @@ void pf_ticker_stop(void); /* the interpreter exits */
 int pf_ticker_after_fork(void);
 
 /* --- arm.c --- */
-/* Begin, or end, to use the interpreter's means: 0, or -1 with RuntimeError if
- * other tools use all of them. */
+/* Begin, or end, to use the interpreter's means; twice is fine. 0, or -1 with
+ * RuntimeError if other tools use all of them. The GIL is held throughout. */
 int pf_arm_begin(void);
 void pf_arm_end(void);
 /* Let the next event of the thread's running code call pf_slice_over(). The

@@ -245,8 +245,8 @@ stop(void)
 static double
 switch_interval(double seconds)
 {
-    PyObject *get = PySys_GetObject(
-        seconds < 0.0 ? "getswitchinterval" : "setswitchinterval");
+    PyObject *get = PySys_GetObject(seconds < 0.0 ? "getswitchinterval"
+                                                  : "setswitchinterval");
     if (get == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "sys has no switch interval");
         return -1.0;
@@ -299,10 +299,10 @@ int
 pf_ticker_open(SchedulerObject *s)
 {
     PfSlice *slice = pf_slice_of(s);
-    bool first = opened++ == 0;
+    opened++;
     slice->open = true;
     slice->since = pf_clock_monotonic();
-    if (pf_entry_load() == 0 && (!first || pf_arm_begin() == 0) &&
+    if (pf_entry_load() == 0 && pf_arm_begin() == 0 &&
         lower_interval(pf_load_relaxed(&s->time_slice)) == 0 &&
         (ticker != NULL || start() == 0)) {
         return 0;
