@@ -26,10 +26,13 @@
 #include "python/core/import.h"
 #include "python/core/tstate.h"
 
-/* Set by the import of pyfiber._calls, and constant from then on. */
-static PyObject *own_folder; /* of pyfiber's code, with a separator */
-static PyObject *passive;    /* a tuple of C functions: see above */
-static PyObject *call_place; /* see find_call */
+/* Set by the import of pyfiber._calls: */
+/* constant after import; the folder of pyfiber's code, with a separator */
+static PyObject *own_folder;
+/* constant after import; a tuple of C functions: see above */
+static PyObject *passive;
+/* constant after import; see find_call */
+static PyObject *call_place;
 
 bool
 pf_entry_is_own(const PyCodeObject *code)
