@@ -37,8 +37,8 @@ static PyObject *on_event; /* constant after import */
 
 /* ------------------------------------------------------------- what happens */
 
-/* The scheduler that this event was armed for; NULL: none, so it is nothing to
- * this thread. It is armed no longer. `code` is NULL on 3.11. */
+/* Disarms the scheduler that this event was armed for, and returns it; NULL:
+ * the event means nothing to this thread. `code` is NULL on 3.11. */
 static SchedulerObject *
 take_armed(const PfThread *t, PyObject *code)
 {
@@ -154,7 +154,8 @@ void
 pf_arm_thread(PfThread *t, SchedulerObject *s)
 {
     if (PF_HAS_MONITORING) {
-        PyCodeObject *code = code_to_arm(t->tstate); /* its frame has it */
+        PyCodeObject *code =
+            code_to_arm(t->tstate); /* the frame has a reference */
         if (code != NULL) {
             pf_arm_code(s, code);
         }
