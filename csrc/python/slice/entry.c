@@ -5,7 +5,7 @@
  * or holds a lock that belongs to the thread. Such a call shows as an entry of
  * the interpreter among the fiber's frames. These entries are no hindrance:
  *
- * - The entry of a generator. C code that iterates has nothing half done.
+ * - A generator is entered. C code that iterates has nothing half done.
  * - Python code calls a function, a class or an instance, and C code only
  *   passes the call on, to __init__ for example. To know that, pyfiber compares
  *   the object which the calling instruction calls with what the entered frame
