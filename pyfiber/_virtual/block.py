@@ -34,8 +34,7 @@ class MainRun:
 
     def __init__(self, on_unhandled: Callable[..., object] | None, time_slice: float | None) -> None:
         options: dict[str, Any] = {} if on_unhandled is None else {"on_unhandled": on_unhandled}
-        # TODO: options["time_slice"] = time_slice, once Scheduler takes it
-        self.scheduler = Scheduler(**options)
+        self.scheduler = Scheduler(time_slice=time_slice, **options)
         self._body = _engine.current()
         self._hub = Fiber(self._run, name="the loop of virtual threads")
         self._main: Fiber[None] | None = None

@@ -89,7 +89,11 @@ typedef struct PfPart {
     /* --- a run --- */
     /* A run begins whose scheduler has a watchdog limit. */
     void (*run_begins)(SchedulerObject *s);
-    void (*poke)(SchedulerObject *s); /* something is about to run */
+    /* run() or run_once() was called. May run code. 0, or -1 with an exception:
+     * the run does not begin. */
+    int (*run_may_begin)(SchedulerObject *s);
+    void (*closed)(SchedulerObject *s); /* nothing runs in it any more */
+    void (*poke)(SchedulerObject *s);   /* something is about to run */
     /* Nothing is ready. Returns true if this part has made something ready. */
     bool (*ask_again)(SchedulerObject *s);
     /* Could another thread wake a fiber here? */
