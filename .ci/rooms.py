@@ -56,8 +56,8 @@ FLOORS = [
         "python/greenlet",
         "python/watch",
     ],
-    ["python/queue"],
-    ["python/grain", "python/patch", "python/virtual"],  # grains' steps send to channels and wait for events
+    ["python/queue", "python/slice"],
+    ["python/grain", "python/patch", "python/virtual"],  # steps send to channels, wait for events
     ["python/capi"],
     ["python"],
 ]

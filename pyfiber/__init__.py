@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from pyfiber._patch import patch
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._signals import signals
+    from pyfiber._slices import no_preemption
     from pyfiber._threads import from_thread, to_thread
     from pyfiber._virtual import virtual_threads
 
@@ -144,6 +145,7 @@ __all__ = [
     "local",
     "move_on_after",
     "native_thread",
+    "no_preemption",
     "now",
     "park",
     "patch",
@@ -185,6 +187,7 @@ _HOMES = {
     "generator": "pyfiber._generators",
     "get_include": "pyfiber._info",
     "native_thread": "pyfiber._native",
+    "no_preemption": "pyfiber._slices",
     "patch": "pyfiber._patch",
     "pmap": "pyfiber._groups",
     "race": "pyfiber._groups",

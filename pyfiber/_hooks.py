@@ -318,6 +318,21 @@ def watch_if_wanted() -> None:
         _watchdog.watchdog(seconds)
 
 
+def slice_if_wanted() -> None:
+    """Give all schedulers a time slice if PYFIBER_TIME_SLICE says so."""
+    import os
+
+    text = os.environ.get("PYFIBER_TIME_SLICE", "")
+    if text:
+        _load("pyfiber._slices")
+        from pyfiber._slices import seconds_of
+
+        try:
+            _engine._set_time_slice(seconds_of(text))
+        except ValueError as exc:
+            raise ValueError(f"PYFIBER_TIME_SLICE: {exc}") from None
+
+
 #: Seconds that a run has for its end after Ctrl-C, before a message is printed.
 INTERRUPT_PATIENCE = 1.0
 
@@ -480,5 +495,6 @@ def install() -> None:
     )
     set_stall_limit(seconds_from("PYFIBER_STALL_WARNING", STALL_LIMIT))
     watch_if_wanted()
+    slice_if_wanted()
     if debug_wanted():
         open_debug_socket()

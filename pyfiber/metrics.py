@@ -51,6 +51,7 @@ METRICS = (
     Metric("messages", True, "Messages from other threads."),
     Metric("timeouts", True, "Timers that fired."),
     Metric("waits", True, "Times the loop had nothing to do and asked the system to wait."),
+    Metric("preemptions", True, "Times a fiber was over its time slice and had to wait."),
 )
 
 

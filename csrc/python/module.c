@@ -27,6 +27,7 @@
 #include "python/run/run.h"
 #include "python/run/team.h"
 #include "python/run/wakeup.h"
+#include "python/slice/slice.h"
 #include "python/switch/overflow.h"
 #include "python/switch/pending.h"
 #include "python/switch/switch.h"
@@ -404,7 +405,7 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
 PyDoc_STRVAR(current_doc, "current()\n--\n\nReturn the running fiber.");
 PyDoc_STRVAR(mod_run_doc,
              "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
-             "debug=False, **kwargs)\n\
+             "debug=False, time_slice=None, **kwargs)\n\
 --\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
@@ -434,7 +435,13 @@ processors. TypeError unless it is an int or None, ValueError unless it is from\
 `debug`: each place where a fiber blocks its thread for longer than a tenth of a\n\
 second is logged once, as a warning with the stack. True by default in Python's\n\
 development mode (python -X dev), unless PYFIBER_WATCHDOG is 0. A limit for the\n\
-watchdog has precedence.");
+watchdog has precedence.\n\
+\n\
+`time_slice`: a number of seconds. A fiber that computes for longer, while\n\
+another one could run, is switched away from, as threads are; see\n\
+no_preemption(). None: what PYFIBER_TIME_SLICE says in the environment, or no\n\
+slices. ValueError for less than 0.0001 (0.1 ms), or together with `threads`;\n\
+NotImplementedError on builds without a GIL.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -594,26 +601,13 @@ add_primitives(PyObject *module)
  *   the parent's loop.
  */
 static const PfPart *const parts[] = {
-    &pf_wakeup_part,
-    &pf_runs_part,
-    &pf_worker_part,
-    &pf_root_part,
-    &pf_grains_part,
-    &pf_unhandled_part,
-    &pf_cancel_part,
-    &pf_greenlets_part,
-    &pf_root_locals_part,
-    &pf_io_part,
-    &pf_inmemory_part,
-    &pf_lot_part,
-    &pf_stay_part,
-    &pf_virtual_part,
-    &pf_asyncio_part,
-    &pf_watchdog_part,
-    &pf_team_part,
-    &pf_testing_part,
-    &pf_turns_part,
-    NULL,
+    &pf_wakeup_part,   &pf_runs_part,      &pf_worker_part,
+    &pf_root_part,     &pf_grains_part,    &pf_unhandled_part,
+    &pf_cancel_part,   &pf_greenlets_part, &pf_root_locals_part,
+    &pf_io_part,       &pf_inmemory_part,  &pf_lot_part,
+    &pf_stay_part,     &pf_virtual_part,   &pf_asyncio_part,
+    &pf_watchdog_part, &pf_team_part,      &pf_testing_part,
+    &pf_turns_part,    &pf_slice_part,     NULL,
 };
 
 static int
@@ -633,8 +627,9 @@ engine_exec(PyObject *module)
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_testing_init(module) < 0 ||
         pf_overflow_python_init() < 0 || pf_capi_init(module) < 0 ||
-        pf_patch_init(module) < 0 || pf_virtual_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || pf_team_run_init(module) < 0 ||
+        pf_patch_init(module) < 0 || pf_virtual_init(module) < 0 ||
+        pf_watchdog_init(module) < 0 || pf_turns_init(module) < 0 ||
+        pf_team_run_init(module) < 0 || pf_slice_init(module) < 0 ||
         add_primitives(module) < 0) {
         return -1;
     }

@@ -9,6 +9,7 @@ import pyfiber
 from pyfiber import _hooks, _patch
 from pyfiber._engine import _load
 from pyfiber._program import add_program, run_program, set_arguments
+from pyfiber._slices import seconds_of
 
 DESCRIPTION = """Run a program, unchanged, in a fiber of a run, so that it may call pyfiber.spawn()
 and whatever else needs a run. The process ends when the program and its fibers have ended. Its exit
@@ -36,26 +37,6 @@ def add_virtual_threads(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="every thread that the program starts is a fiber; all parts are patched",
     )
-    parser.add_argument(
-        "--time-slice",
-        type=seconds_of,
-        metavar="TIME",
-        help="a thread that computes for so long lets others run: 5ms (the default), 0.01s; 0: never",
-    )
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of a text such as "5ms", "0.01s" or "0.01"."""
-    for unit, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", 1.0)):
-        if text.endswith(unit):
-            try:
-                seconds = float(text.removesuffix(unit)) * factor
-            except ValueError:
-                break
-            if 0 <= seconds < float("inf"):
-                return seconds
-            break
-    raise argparse.ArgumentTypeError(f"a time is a number and a unit, such as 5ms, not {text!r}")
 
 
 def parts_of(text: str) -> dict[str, bool]:
@@ -69,6 +50,16 @@ def parts_of(text: str) -> dict[str, bool]:
     return parts
 
 
+def time_slice_of(text: str) -> float:
+    """The time slice in seconds for a text such as "5ms"; argparse reports what is wrong with it."""
+    try:
+        seconds = seconds_of(text)
+        pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
+    except (ValueError, NotImplementedError) as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
+    return seconds
+
+
 def patch_as(options: argparse.Namespace) -> None:
     """Call patch() if the options of add_patch() say so."""
     if options.patch or options.parts:
@@ -78,11 +69,17 @@ def patch_as(options: argparse.Namespace) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line: options, then the program, then the program's own arguments."""
     parser.usage = (
-        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads [--time-slice TIME]]"
-        " (PROGRAM | -m MODULE) [ARGUMENT ...]"
+        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads] [--time-slice LENGTH] "
+        "(PROGRAM | -m MODULE) [ARGUMENT ...]"
     )
     add_patch(parser)
     add_virtual_threads(parser)
+    parser.add_argument(
+        "--time-slice",
+        type=time_slice_of,
+        metavar="LENGTH",
+        help="preempt a fiber that computes for longer than this: 5ms, for example",
+    )
     add_program(parser)
     parser.set_defaults(main=main)
 
@@ -112,7 +109,7 @@ def main(options: argparse.Namespace) -> int:
         if options.virtual_threads:
             _load("pyfiber._virtual.command").run(options, failures.log)
         else:
-            pyfiber.run(run_program, options, on_unhandled=failures.log)
+            pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=options.time_slice)
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()

@@ -703,6 +703,7 @@ def test_stats_count(scheduler: Scheduler) -> None:
         "messages",
         "timeouts",
         "waits",
+        "preemptions",
     }
     assert not any(scheduler.stats().values())
 

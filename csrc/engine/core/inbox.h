@@ -54,7 +54,7 @@ pf_inbox_push(pf_inbox *inbox, pf_message *message)
 }
 
 static inline bool
-pf_inbox_pending(pf_inbox *inbox)
+pf_inbox_pending(const pf_inbox *inbox)
 {
     return (uintptr_t)pf_load_relaxed(&inbox->head) >
            (uintptr_t)PF_INBOX_CLOSED;

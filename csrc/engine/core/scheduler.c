@@ -61,6 +61,7 @@ pf_scheduler_stats_get(const pf_scheduler *s, pf_scheduler_stats *stats)
         .messages = s->messages,
         .timeouts = s->timeouts,
         .waits = s->waits,
+        .preemptions = s->preemptions,
         .ready = s->ready.count,
         .timers = s->timers.count,
     };

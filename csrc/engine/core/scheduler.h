@@ -37,13 +37,14 @@ typedef void (*pf_probe_fn)(pf_scheduler *s, void *data);
 typedef pf_timer *(*pf_pop_due_fn)(pf_scheduler *s, int64_t now, void *data);
 
 typedef struct pf_scheduler_stats {
-    uint64_t switches; /* tasks chosen by pf_scheduler_next */
-    uint64_t wakeups;  /* tasks made ready */
-    uint64_t messages; /* taken from the inbox */
-    uint64_t timeouts; /* timers that fired */
-    uint64_t waits;    /* times the poller was asked to block */
-    size_t ready;      /* now */
-    size_t timers;     /* now */
+    uint64_t switches;    /* tasks chosen by pf_scheduler_next */
+    uint64_t wakeups;     /* tasks made ready */
+    uint64_t messages;    /* taken from the inbox */
+    uint64_t timeouts;    /* timers that fired */
+    uint64_t waits;       /* times the poller was asked to block */
+    uint64_t preemptions; /* tasks that the host has interrupted */
+    size_t ready;         /* now */
+    size_t timers;        /* now */
 } pf_scheduler_stats;
 
 struct pf_scheduler {
@@ -68,7 +69,8 @@ struct pf_scheduler {
     PF_ATOMIC(size_t)
     holds; /* expected wake-ups from outside; see pf_scheduler_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
-    uint64_t events; /* reported by the poller */
+    uint64_t events;      /* reported by the poller */
+    uint64_t preemptions; /* counted by the host */
     pf_spin spin;
     /* The clock's value when it was last read: after each wait and once in
      * about PF_CLOCK_EVERY switches.  A fiber that parks takes its time from

@@ -38,6 +38,8 @@ typedef struct PfMainOps {
     /* A raw fiber continues after a wait that nothing thrown has ended.  Runs
      * no code. */
     void (*resumed)(PfThread *t, FiberObject *fiber);
+    /* Is the fiber the main program? */
+    bool (*is_main)(const FiberObject *fiber);
 } PfMainOps;
 
 /* Operations of rooms above that rooms below call. One part fills in each. */
@@ -89,7 +91,11 @@ typedef struct PfPart {
     /* --- a run --- */
     /* A run begins whose scheduler has a watchdog limit. */
     void (*run_begins)(SchedulerObject *s);
-    void (*poke)(SchedulerObject *s); /* something is about to run */
+    /* run() or run_once() was called. May run code. 0, or -1 with an exception:
+     * the run does not begin. */
+    int (*run_may_begin)(SchedulerObject *s);
+    void (*closed)(SchedulerObject *s); /* nothing runs in it any more */
+    void (*poke)(SchedulerObject *s);   /* something is about to run */
     /* Nothing is ready. Returns true if this part has made something ready. */
     bool (*ask_again)(SchedulerObject *s);
     /* Could another thread wake a fiber here? */

@@ -46,13 +46,14 @@ make_strings(void)
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
     pf.s_yield = PyUnicode_InternFromString("yield_now()");
+    pf.s_slice = PyUnicode_InternFromString("its next time slice");
     pf.s_failed =
         PyUnicode_InternFromString("another fiber of the group failed");
     pf.s_log = PyUnicode_InternFromString("log");
     pf.s_raise = PyUnicode_InternFromString("raise");
     pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
     pf.s_watchdog = PyUnicode_InternFromString("watchdog");
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_failed &&
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_slice && pf.s_failed &&
                    pf.s_log && pf.s_raise && pf.s_on_unhandled && pf.s_watchdog
                ? 0
                : -1;

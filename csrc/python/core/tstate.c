@@ -293,6 +293,42 @@ pystate_lookup(void)
 
 #endif
 
+/* ------------------------------------------------ the next event of a thread */
+
+#if !PF_HAS_MONITORING
+
+PyObject *
+pystate_trace_next(PyThreadState *ts, Py_tracefunc function)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(ts);
+    if (frame == NULL || ts->c_tracefunc != NULL || ts->tracing != 0) {
+        Py_XDECREF(frame);
+        return NULL;
+    }
+    frame->f_trace_opcodes = 1;
+    ts->c_tracefunc = function;
+    ts->cframe->use_tracing = 255;
+    return (PyObject *)frame;
+}
+
+void
+pystate_trace_no_more(PyThreadState *ts, Py_tracefunc function)
+{
+    if (ts->c_tracefunc == function) {
+        ts->c_tracefunc = NULL;
+        ts->cframe->use_tracing =
+            ts->tracing == 0 && ts->c_profilefunc != NULL ? 255 : 0;
+    }
+}
+
+void
+pystate_trace_opcodes(PyObject *frame, bool wanted)
+{
+    ((PyFrameObject *)frame)->f_trace_opcodes = wanted;
+}
+
+#endif
+
 /* ----------------------------------------------------------------- all threads */
 
 #if PF_HAS_DEFERRED

@@ -965,6 +965,121 @@ pystate_places(PyState *st, uintptr_t *places)
     return count;
 }
 
+/* --- the running fiber's frames, for time slices: see slice/ --- */
+
+/* Can the code of a single function be watched for events (sys.monitoring)? */
+#define PF_HAS_MONITORING (PY_VERSION_HEX >= 0x030C0000)
+
+/* The innermost frame that the thread runs: this thread, or one that is
+ * stopped. */
+static inline PyFrameHead *
+pystate_running_frames(PyThreadState *ts, PyFrameHead **end)
+{
+    *end = (PyFrameHead *)(void *)PF_BASE_FRAME(ts);
+#if PF_HAS_CFRAME
+    return (PyFrameHead *)(void *)ts->cframe->current_frame;
+#else
+    return (PyFrameHead *)(void *)ts->current_frame;
+#endif
+}
+
+/* The code of a frame, borrowed; NULL: the frame has none. */
+static inline PyCodeObject *
+pystate_frame_code(const PyFrameHead *f)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return f->f_code;
+#else
+    PyObject *code = (PyObject *)(f->executable & ~(uintptr_t)3);
+    return f->owner <= PF_OWNED_BY_FRAME_OBJECT && code != NULL &&
+                   PyCode_Check(code)
+               ? (PyCodeObject *)code
+               : NULL;
+#endif
+}
+
+/* The function object that the frame calls, to compare pointers. */
+static inline uintptr_t
+pystate_frame_function(const PyFrameHead *f)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return (uintptr_t)f->f_func;
+#else
+    return f->function & ~(uintptr_t)3;
+#endif
+}
+
+/* The offset in bytes of the instruction that the frame executes. */
+static inline int
+pystate_frame_offset(PyFrameHead *f)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return _PyInterpreterFrame_LASTI(f) * (int)sizeof(_Py_CODEUNIT);
+#else
+    return PyUnstable_InterpreterFrame_GetLasti(
+        (struct _PyInterpreterFrame *)(void *)f);
+#endif
+}
+
+/* The value in the frame's variable `index`, or behind its variables in its
+ * evaluation stack, without tag bits. Above the top of the stack it is a value
+ * that was there once: to be compared, not followed. */
+static inline uintptr_t
+pystate_frame_value(const PyFrameHead *f, int index)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return (uintptr_t)f->localsplus[index];
+#else
+    return f->localsplus[index] & ~(uintptr_t)3;
+#endif
+}
+
+/* Was this frame entered from C code? *caller is the frame, or NULL, of the
+ * Python code that called that C code. (On 3.11 the frame itself is marked,
+ * later versions have an entry frame below it.) */
+static inline bool
+pystate_frame_is_entry(const PyFrameHead *f, PyFrameHead **caller)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    *caller = f->previous;
+    return f->is_entry;
+#else
+    *caller = f->previous;
+    if (*caller == NULL || (*caller)->owner <= PF_OWNED_BY_FRAME_OBJECT) {
+        return false;
+    }
+    *caller = (*caller)->previous;
+    return true;
+#endif
+}
+
+#if !PF_HAS_MONITORING
+/* Lets the thread's next event call `function` as its trace function, unless
+ * the thread has one. The innermost frame reports each instruction until
+ * pystate_trace_opcodes(), because a loop of a single instruction has no other
+ * events. Returns the frame, a new reference; NULL: nothing was done. */
+PyObject *pystate_trace_next(PyThreadState *ts, Py_tracefunc function);
+void pystate_trace_no_more(PyThreadState *ts, Py_tracefunc function);
+void pystate_trace_opcodes(PyObject *frame, bool wanted);
+#else
+static inline PyObject *
+pystate_trace_next(PyThreadState *ts, Py_tracefunc function)
+{
+    (void)ts, (void)function;
+    return NULL;
+}
+static inline void
+pystate_trace_no_more(PyThreadState *ts, Py_tracefunc function)
+{
+    (void)ts, (void)function;
+}
+static inline void
+pystate_trace_opcodes(PyObject *frame, bool wanted)
+{
+    (void)frame, (void)wanted;
+}
+#endif
+
 /* --- a suspended fiber's stack that is packed: see pack/pack.c --- */
 
 /* The first fields of a frame object. */

@@ -451,11 +451,12 @@ describe_schedulers(const PfThread *t)
     const pf_scheduler_stats *ended = &t->ended;
     return list == NULL
                ? NULL
-               : Py_BuildValue("k{s:K,s:K,s:K,s:K,s:K}N",
+               : Py_BuildValue("k{s:K,s:K,s:K,s:K,s:K,s:K}N",
                                pystate_thread(t->tstate), "switches",
                                ended->switches, "wakeups", ended->wakeups,
                                "messages", ended->messages, "timeouts",
-                               ended->timeouts, "waits", ended->waits, list);
+                               ended->timeouts, "waits", ended->waits,
+                               "preemptions", ended->preemptions, list);
 }
 
 /* Returns a list of what `describe` makes of each thread.  The collector is

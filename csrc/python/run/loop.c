@@ -661,11 +661,25 @@ loop(SchedulerObject *s, FiberObject *hub)
     }
 }
 
+static int
+ask_parts(SchedulerObject *s)
+{
+    PF_EACH_PART(part, run_may_begin) {
+        if (part->run_may_begin(s) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int
 pf_run_may_run(SchedulerObject *s)
 {
     PfThread *t = pf_thread_this();
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
+        return -1;
+    }
+    if (!s->closed && s->thread == t && ask_parts(s) < 0) {
         return -1;
     }
     if (s->closed) {
@@ -815,6 +829,8 @@ pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     wait_once(s, timeout, deadline);
     if (s->fatal == NULL) {
         one_pass(s, hub);
+        /* What waits for a turn without work makes the next one find some. */
+        (void)(s->core.ready.head == NULL && ask_again(s));
     }
     hub_end(s, hub);
 }

@@ -21,6 +21,7 @@ typedef struct RunOptions {
                          or PF_WATCH_BLOCKING */
     bool debug;
     Py_ssize_t threads; /* schedulers that share the work */
+    int64_t time_slice; /* nanoseconds; -1: not given */
 } RunOptions;
 
 /* Runs `main` on a scheduler that exists only for this run.  Steals `main` and
@@ -36,6 +37,7 @@ run_alone(FiberObject *main, RunOptions *options)
         return NULL;
     }
     s->on_unhandled = options->on_unhandled;
+    pf_store(&s->time_slice, options->time_slice);
     pf_store(&s->watch_limit, options->watchdog);
     PyObject *result =
         options->threads > 1
@@ -62,11 +64,17 @@ is_debug(PyObject *name)
 }
 
 static bool
+is_time_slice(PyObject *name)
+{
+    return PyUnicode_CompareWithASCIIString(name, "time_slice") == 0;
+}
+
+static bool
 is_own(PyObject *name)
 {
     return is(name, pf.s_on_unhandled) || is(name, pf.s_watchdog) ||
            PyUnicode_CompareWithASCIIString(name, "threads") == 0 ||
-           is_debug(name);
+           is_debug(name) || is_time_slice(name);
 }
 
 /* Starts the watchdog's two threads, unless they run, by the function `how` of
@@ -102,6 +110,9 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
         int debug = PyObject_IsTrue(value);
         options->debug = debug > 0;
         return debug < 0 ? -1 : 0;
+    }
+    if (is_time_slice(name)) {
+        return pf_scheduler_time_slice(value, &options->time_slice);
     }
     if (!is(name, pf.s_watchdog)) {
         return pf_team_threads(value, &options->threads);
@@ -172,7 +183,10 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
                         "run() inside of a run: use spawn() and result()");
         return NULL;
     }
-    RunOptions options = {.debug = pf_run_debugs};
+    RunOptions options = {
+        .debug = pf_run_debugs,
+        .time_slice = -1,
+    };
     FiberObject *main = NULL;
     Py_ssize_t own =
         kwnames == NULL ? 0 : take_options(&options, args + nargs, kwnames);
@@ -180,6 +194,17 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         main = pf_call_fiber("run()", args, nargs, kwnames);
     } else if (own > 0) {
         main = main_without(own, args, nargs, kwnames);
+    }
+    if (main != NULL && options.threads > 1 && options.time_slice > 0) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "run(threads=) and time_slice exclude each other: with "
+            "a GIL only one of the threads computes at a time");
+        Py_CLEAR(main);
+    }
+    if (options.time_slice < 0) {
+        options.time_slice =
+            options.threads > 1 ? 0 : pf_scheduler_default_slice;
     }
     if (main != NULL && options.debug && options.watchdog == 0) {
         options.watchdog = PF_WATCH_BLOCKING;

@@ -64,6 +64,7 @@ unlist(SchedulerObject *s)
     ended->messages += own.messages;
     ended->timeouts += own.timeouts;
     ended->waits += own.waits;
+    ended->preemptions += own.preemptions;
     PF_LIST_REMOVE(t->schedulers, s);
     s->thread = NULL;
 }
@@ -81,12 +82,14 @@ unlink_scheduler(SchedulerObject *s)
 static PyObject *
 scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"on_unhandled", "slots", NULL};
-    PyObject *how = NULL, *wanted = Py_None;
+    static char *names[] = {"on_unhandled", "slots", "time_slice", NULL};
+    PyObject *how = NULL, *wanted = Py_None, *slice = Py_None;
     size_t slots;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OO:Scheduler", names,
-                                     &how, &wanted) ||
-        pf_pack_slots(wanted, &slots) < 0) {
+    int64_t time_slice;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOO:Scheduler", names,
+                                     &how, &wanted, &slice) ||
+        pf_pack_slots(wanted, &slots) < 0 ||
+        pf_scheduler_time_slice(slice, &time_slice) < 0) {
         return NULL;
     }
     PfThread *t = pf_thread_this();
@@ -106,6 +109,7 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     s->on_unhandled = how;
     s->slots = slots;
+    pf_store(&s->time_slice, time_slice);
     if (open_scheduler(s, t) < 0) {
         Py_CLEAR(s);
     }
@@ -122,6 +126,9 @@ pf_run_close_now(SchedulerObject *s)
     pf_run_abandon(s);
     pf_scheduler_close(&s->core);
     pf_run_abandon(s); /* fibers that were in the last messages */
+    PF_EACH_PART(part, closed) {
+        part->closed(s);
+    }
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -597,14 +604,15 @@ scheduler_stats(PyObject *op, PyObject *ignored)
     pf_scheduler_stats stats;
     pf_scheduler_stats_get(&s->core, &stats);
     return Py_BuildValue(
-        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers",
+        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K,s:K}", "fibers",
         pf_scheduler_unfinished(s), "foreground", pf_scheduler_foreground(s),
         "ready", (Py_ssize_t)stats.ready, "timers", (Py_ssize_t)stats.timers,
         "switches", (unsigned long long)stats.switches, "wakeups",
         (unsigned long long)stats.wakeups, "messages",
         (unsigned long long)stats.messages, "timeouts",
         (unsigned long long)stats.timeouts, "waits",
-        (unsigned long long)stats.waits);
+        (unsigned long long)stats.waits, "preemptions",
+        (unsigned long long)stats.preemptions);
 }
 
 static PyObject *
@@ -661,7 +669,8 @@ PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
 Counters as a dict.\n\
 \n\
 Now: fibers, foreground (of these, not daemon), ready, timers. So far:\n\
-switches, wakeups, messages (from other threads), timeouts, waits.");
+switches, wakeups, messages (from other threads), timeouts, waits,\n\
+preemptions (of fibers over their time slice).");
 PyDoc_STRVAR(fibers_doc, "fibers($self, /)\n--\n\n\
 The fibers that are not done, oldest first.");
 
@@ -695,13 +704,55 @@ static PyMethodDef scheduler_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+get_time_slice(PyObject *op, void *closure)
+{
+    (void)closure;
+    int64_t ns = pf_load(&((SchedulerObject *)op)->time_slice);
+    return ns == 0 ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)ns / 1e9);
+}
+
+/* A run that has no slice at its beginning gets none later, as nobody watches
+ * it. */
+static int
+set_time_slice(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    SchedulerObject *s = (SchedulerObject *)op;
+    int64_t ns;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "time_slice cannot be deleted");
+        return -1;
+    }
+    if (pf_scheduler_time_slice(value, &ns) < 0) {
+        return -1;
+    }
+    if (s->running && (ns == 0) != (pf_load(&s->time_slice) == 0)) {
+        PyErr_SetString(pf.fiber_error,
+                        "time slices cannot be turned on or off during a run");
+        return -1;
+    }
+    pf_store(&s->time_slice, ns);
+    return 0;
+}
+
+static PyGetSetDef scheduler_getset[] = {
+    {"time_slice", get_time_slice, set_time_slice,
+     "The time slice in seconds, or None. FiberError if it is turned on or "
+     "off\n"
+     "during a run.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef scheduler_members[] = {
     PF_WEAKREFS(SchedulerObject),
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(scheduler_doc,
-             "Scheduler(*, on_unhandled='log', slots=None)\n--\n\n\
+PyDoc_STRVAR(
+    scheduler_doc,
+    "Scheduler(*, on_unhandled='log', slots=None, time_slice=None)\n--\n\n\
 The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 \n\
 `on_unhandled` says what happens to failures that nobody looks at, as for\n\
@@ -712,19 +763,17 @@ and gets it back when its turn comes, which saves memory. 0: each fiber has a\n\
 separate stack. None: the default, 256, or what PYFIBER_SLOTS says in the\n\
 environment. Fewer than 16 are for tests, and are shared by any fibers beyond\n\
 that number. ValueError: negative, or 1.\n\
+`time_slice`: seconds after which a fiber that computes is switched away from\n\
+while another one is ready, as for run().\n\
 A scheduler belongs to the thread that made it; call_soon_threadsafe() and\n\
 stop() may be called from any thread.");
 
 static PyType_Slot scheduler_slots[] = {
-    {Py_tp_doc, (void *)scheduler_doc},
-    {Py_tp_new, scheduler_new},
-    {Py_tp_dealloc, scheduler_dealloc},
-    {Py_tp_finalize, scheduler_finalize},
-    {Py_tp_traverse, scheduler_traverse},
-    {Py_tp_clear, scheduler_collect},
-    {Py_tp_methods, scheduler_methods},
-    {Py_tp_members, scheduler_members},
-    {0, NULL},
+    {Py_tp_doc, (void *)scheduler_doc},   {Py_tp_new, scheduler_new},
+    {Py_tp_dealloc, scheduler_dealloc},   {Py_tp_finalize, scheduler_finalize},
+    {Py_tp_traverse, scheduler_traverse}, {Py_tp_clear, scheduler_collect},
+    {Py_tp_methods, scheduler_methods},   {Py_tp_members, scheduler_members},
+    {Py_tp_getset, scheduler_getset},     {0, NULL},
 };
 
 /* Returns a new reference, or NULL with an exception. */

@@ -257,6 +257,7 @@ mod_join(PyObject *module, PyObject *args)
         Py_RETURN_FALSE;
     }
     pf_store(&own->watch_limit, pf_load(&first->watch_limit));
+    pf_store(&own->time_slice, 0);
     pf_team_join(own, c);
     own->slots = first->slots;
     /* Gifts that come before its loop runs wait in its inbox. */

@@ -65,6 +65,35 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
     }
 }
 
+int64_t pf_scheduler_default_slice; /* constant after import */
+#define SHORTEST_SLICE INT64_C(100000) /* nanoseconds */
+
+int
+pf_scheduler_time_slice(PyObject *seconds, int64_t *ns)
+{
+    *ns = pf_scheduler_default_slice;
+    if (seconds == Py_None) {
+        return 0;
+    }
+    if (pf_arguments_seconds(seconds, "time_slice", ns) < 0) {
+        return -1;
+    }
+    if (*ns < SHORTEST_SLICE || *ns == PF_NEVER) {
+        PyErr_Format(PyExc_ValueError,
+                     "time_slice must be at least 0.0001 seconds (0.1 ms) and "
+                     "finite, not %R",
+                     seconds);
+        return -1;
+    }
+    if (PF_FREE_THREADED) {
+        PyErr_SetString(PyExc_NotImplementedError,
+                        "time slices need the GIL: without it, run(threads=) "
+                        "lets fibers compute side by side");
+        return -1;
+    }
+    return 0;
+}
+
 int
 pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns)
 {

@@ -63,6 +63,7 @@ struct SchedulerObject {
     PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for the GIL */
     /* For the watchdog, in nanoseconds; 0: the process-wide limit. */
     PF_ATOMIC(int64_t) watch_limit;
+    PF_ATOMIC(int64_t) time_slice; /* nanoseconds; 0: none */
     bool in_turn_record;     /* this turn is recorded: see watch/turns.c */
     bool pokes;              /* PfPart.poke must be called */
     struct PfTeam *team;     /* a run on several threads, or NULL */
@@ -111,6 +112,11 @@ bool pf_task_is_remote(const PfTaskObject *task);
 /* Convert a watchdog limit, in seconds. 0, or -1 with TypeError or ValueError.
  */
 int pf_scheduler_watch_limit(PyObject *seconds, int64_t *ns);
+/* Convert a time slice, in seconds; None gives the default, which is 0 (no
+ * slices) unless PYFIBER_TIME_SLICE sets it. 0, or -1 with TypeError,
+ * ValueError or, without a GIL, NotImplementedError. */
+int pf_scheduler_time_slice(PyObject *seconds, int64_t *ns);
+extern int64_t pf_scheduler_default_slice; /* constant after import */
 void pf_scheduler_notify_host(SchedulerObject *s);
 void pf_scheduler_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals `exc` */

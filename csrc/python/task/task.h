@@ -60,6 +60,7 @@ typedef struct PfRare {
     FiberObject *other; /* owned; see migrate.h */
     unsigned
         foreign_waits; /* C API calls it waits in; pf_packing.foreign_waits */
+    unsigned unpreemptible; /* depth of no_preemption() blocks */
     /* What the fiber's frames refer to, from the moment when the collector has
      * found the fiber to be garbage until the fiber has ended; else NULL.
      * tp_traverse does not visit this. */

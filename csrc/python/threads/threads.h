@@ -13,6 +13,9 @@
 #include "python/task/scheduler.h"
 
 int pf_worker_init(PyObject *module);
+/* This thread never wakes a fiber, so it does not hide a deadlock. False: too
+ * many live threads have declared that. */
+bool pf_worker_only_watches(void);
 int pf_portal_init(PyObject *module);
 int pf_threads_unbroken_init(PyObject *module);
 

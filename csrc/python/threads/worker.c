@@ -522,11 +522,9 @@ static PyType_Spec worker_spec = {
     .slots = worker_slots,
 };
 
-static PyObject *
-mod_only_watches(PyObject *module, PyObject *ignored)
+bool
+pf_worker_only_watches(void)
 {
-    (void)module;
-    (void)ignored;
     uint64_t own = PyThreadState_GetID(PyThreadState_Get());
     pf_mutex_lock(&workers_lock);
     int i = 0;
@@ -538,7 +536,15 @@ mod_only_watches(PyObject *module, PyObject *ignored)
         workers.watchers[i] = own;
     }
     pf_mutex_unlock(&workers_lock);
-    return PyBool_FromLong(i < PF_MOST_WATCHERS);
+    return i < PF_MOST_WATCHERS;
+}
+
+static PyObject *
+mod_only_watches(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyBool_FromLong(pf_worker_only_watches());
 }
 
 static PyMethodDef functions[] = {

@@ -1,0 +1,357 @@
+/* The ticker: a thread that finds fibers which have run longer than their
+ * slice. See slice.h.
+ *
+ * The ticker looks without the GIL. Between two looks it sleeps for a quarter of
+ * the shortest slice. A fiber is over its slice if its scheduler has not
+ * switched since, and another fiber could run. Then the ticker takes the GIL,
+ * which the fiber gives up at its next chance, and arms the fiber's thread.
+ *
+ * While no loop runs the ticker sleeps until a loop wakes it. A loop that goes
+ * on after a sleep does so if the ticker sleeps that deeply, which it does only
+ * after MOST_IDLE looks in vain; so a loop that sleeps and goes on all the time
+ * seldom pays for that.
+ *
+ * CPython forces a thread to give up the GIL after the interval of
+ * sys.setswitchinterval(), 5 ms by default. During runs with time slices the
+ * interval is at most a quarter of the shortest slice.
+ */
+#include "python/slice/slice.h"
+
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/run/help.h"
+#include "python/threads/threads.h"
+
+#include "engine/base/clock.h"
+#include "engine/base/interrupt.h"
+
+#define MOST_IDLE 40
+#define SHORTEST_PAUSE INT64_C(25000) /* ns */
+
+enum {
+    WAKE, /* to the thread: look, or end */
+    GONE, /* from the thread: it ends */
+    LOCKS,
+};
+
+/* One for each thread that is started, and never freed, because the thread may
+ * be in the middle of its end. The locks are binary semaphores. */
+typedef struct Ticker {
+    PyThread_type_lock locks[LOCKS];
+    PyInterpreterState *interpreter;
+    PF_ATOMIC(uint8_t) stop;
+    PF_ATOMIC(uint8_t) asleep; /* until WAKE is released */
+} Ticker;
+
+/* shared, behind the GIL: the one that runs, or NULL */
+static Ticker *ticker;
+/* shared, behind the GIL: how many schedulers are watched */
+static size_t opened;
+/* shared, behind the GIL: the interval that the program had set, and the one
+ * that pyfiber has set instead; 0: none */
+static double interval, interval_ours;
+
+/* ------------------------------------------------------------------- the looks */
+
+static SchedulerObject *
+scheduler_of(PfThread *t)
+{
+    return *(SchedulerObject *volatile *)&t->scheduler;
+}
+
+/* Is a fiber of this thread over its slice? Lowers *shortest to the slice, and
+ * clears *idle unless the loop sleeps. Called with pf_threads_lock. */
+static bool
+is_over(PfThread *t, int64_t now, int64_t *shortest, bool *idle)
+{
+    SchedulerObject *s = scheduler_of(t);
+    int64_t slice = s == NULL ? 0 : pf_load_relaxed(&s->time_slice);
+    if (slice == 0 || !pf_slice_of(s)->open) {
+        return false;
+    }
+    PfSlice *own = pf_slice_of(s);
+    uint64_t progress = *(volatile uint64_t *)&s->core.switches;
+    bool asleep = pf_load(&s->core.sleeping) && !pf_load(&s->lacks_gil);
+    *shortest = slice < *shortest ? slice : *shortest;
+    *idle = *idle && asleep;
+    if (asleep || progress != own->progress) {
+        own->progress = progress;
+        own->since = now;
+        return false;
+    }
+    return now - own->since >= slice && pf_slice_others(s);
+}
+
+/* Returns a thread whose fiber is over its slice, or NULL. */
+static PfThread *
+find_over(int64_t *shortest, bool *idle)
+{
+    int64_t now = pf_clock_monotonic();
+    PfThread *found = NULL;
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
+        if (is_over(t, now, shortest, idle) && found == NULL) {
+            found = t;
+        }
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return found;
+}
+
+/* Arms every thread whose fiber is over its slice. With the GIL held none of
+ * them goes on, and none ends. */
+static void
+arm_all(PyThreadState *ts)
+{
+    int64_t shortest = PF_NEVER;
+    bool idle = true;
+    PfThread *t;
+    PyEval_RestoreThread(ts);
+    while ((t = find_over(&shortest, &idle)) != NULL) {
+        SchedulerObject *s = t->scheduler;
+        pf_slice_of(s)->since = pf_clock_monotonic();
+        if (pf_slice_may(t, s)) {
+            pf_arm_thread(t, s);
+        }
+    }
+    (void)PyEval_SaveThread();
+}
+
+static void
+tick_until_stopped(Ticker *self, PyThreadState *ts)
+{
+    int in_vain = 0;
+    while (!pf_load(&self->stop)) {
+        int64_t shortest = PF_NEVER;
+        bool idle = true;
+        if (find_over(&shortest, &idle) != NULL) {
+            arm_all(ts);
+        }
+        in_vain = idle ? in_vain + 1 : 0;
+        if (in_vain > MOST_IDLE) {
+            in_vain = 0;
+            pf_store(&self->asleep, 1);
+            /* A loop may have gone on before it could see the flag. */
+            idle = true;
+            (void)find_over(&shortest, &idle);
+            if (idle && !pf_load(&self->stop)) {
+                PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
+            } else if (!pf_take(&self->asleep)) {
+                /* A loop has woken it: so WAKE is, or will be, released. */
+                PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
+            }
+            continue;
+        }
+        int64_t pause = shortest == PF_NEVER ? 4000000 : shortest / 4;
+        pause = pause < SHORTEST_PAUSE ? SHORTEST_PAUSE : pause;
+        (void)PyThread_acquire_lock_timed(self->locks[WAKE], pause / 1000, 0);
+    }
+}
+
+static void
+ticker_thread(void *started)
+{
+    Ticker *self = started;
+    pf_help_thread_begins();
+    pf_interrupt_refuse_signals();
+    PyThreadState *ts = PyThreadState_New(self->interpreter);
+    if (ts != NULL) { /* else no fiber is preempted */
+        PyEval_RestoreThread(ts);
+        pf_worker_only_watches();
+        (void)PyEval_SaveThread();
+        tick_until_stopped(self, ts);
+        PyEval_RestoreThread(ts);
+        PyThreadState_Clear(ts);
+        PyThreadState_DeleteCurrent();
+    }
+    pf_help_thread_ends();
+    PyThread_release_lock(self->locks[GONE]);
+}
+
+/* Ends the thread's deep sleep, if that is what it does. */
+static void
+wake(Ticker *self)
+{
+    if (pf_take(&self->asleep)) {
+        PyThread_release_lock(self->locks[WAKE]);
+    }
+}
+
+void
+pf_ticker_poke(void)
+{
+    if (ticker != NULL && pf_load_relaxed(&ticker->asleep)) {
+        wake(ticker);
+    }
+}
+
+/* ------------------------------------------------------------ start and end */
+
+static void
+free_ticker(Ticker *self)
+{
+    for (int i = 0; i < LOCKS && self->locks[i] != NULL; i++) {
+        PyThread_release_lock(self->locks[i]);
+        PyThread_free_lock(self->locks[i]);
+    }
+    PyMem_RawFree(self);
+}
+
+static int
+start(void)
+{
+    Ticker *self = PyMem_RawCalloc(1, sizeof *self);
+    for (int i = 0; self != NULL && i < LOCKS; i++) {
+        self->locks[i] = PyThread_allocate_lock();
+        if (self->locks[i] == NULL) {
+            free_ticker(self);
+            self = NULL;
+            break;
+        }
+        PyThread_acquire_lock(self->locks[i], WAIT_LOCK);
+    }
+    if (self == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->interpreter = PyInterpreterState_Get();
+    if (PyThread_start_new_thread(ticker_thread, self) ==
+        PYTHREAD_INVALID_THREAD_ID) {
+        free_ticker(self);
+        PyErr_SetString(PyExc_RuntimeError,
+                        "can't start the thread that a time slice needs");
+        return -1;
+    }
+    ticker = self;
+    return 0;
+}
+
+/* Waits until the thread has ended, so that a program which forks after its
+ * run has one thread. */
+static void
+stop(void)
+{
+    Ticker *self = ticker;
+    ticker = NULL;
+    pf_store(&self->stop, 1);
+    wake(self);
+    Py_BEGIN_ALLOW_THREADS;
+    PyThread_acquire_lock(self->locks[GONE], WAIT_LOCK);
+    Py_END_ALLOW_THREADS;
+}
+
+/* Calls sys.getswitchinterval() or, with seconds, sys.setswitchinterval().
+ * Returns the interval; -1.0 after a failure, with an exception. */
+static double
+switch_interval(double seconds)
+{
+    PyObject *get = PySys_GetObject(seconds < 0.0 ? "getswitchinterval"
+                                                  : "setswitchinterval");
+    if (get == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "sys has no switch interval");
+        return -1.0;
+    }
+    PyObject *result = seconds < 0.0
+                           ? PyObject_CallNoArgs(get)
+                           : PyObject_CallFunction(get, "d", seconds);
+    double found = seconds;
+    if (result == NULL || seconds < 0.0) {
+        found = result == NULL ? -1.0 : PyFloat_AsDouble(result);
+    }
+    Py_XDECREF(result);
+    return found;
+}
+
+/* Lowers the interval to a quarter of the slice: 0 or -1. */
+static int
+lower_interval(int64_t slice)
+{
+    double wanted = (double)slice / 4e9;
+    double now = switch_interval(-1.0);
+    if (now < 0.0 || now <= wanted) {
+        return now < 0.0 ? -1 : 0;
+    }
+    if (interval_ours == 0.0) {
+        interval = now;
+    }
+    if (switch_interval(wanted) < 0.0) {
+        return -1;
+    }
+    interval_ours = switch_interval(-1.0); /* rounded to microseconds */
+    return interval_ours < 0.0 ? -1 : 0;
+}
+
+/* Restores the interval, unless the program has set another one meanwhile. */
+static void
+restore_interval(void)
+{
+    if (interval_ours != 0.0 && switch_interval(-1.0) == interval_ours) {
+        (void)switch_interval(interval);
+    }
+    interval_ours = 0.0;
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(NULL);
+    }
+}
+
+/* Counts a scheduler as watched at once, because the rest may run code. */
+int
+pf_ticker_open(SchedulerObject *s)
+{
+    PfSlice *slice = pf_slice_of(s);
+    opened++;
+    slice->open = true;
+    slice->since = pf_clock_monotonic();
+    if (pf_entry_load() == 0 && pf_arm_begin() == 0 &&
+        lower_interval(pf_load_relaxed(&s->time_slice)) == 0 &&
+        (ticker != NULL || start() == 0)) {
+        return 0;
+    }
+    PyObject *error = pystate_take_exception();
+    pf_ticker_close(s);
+    pystate_restore_exception(error);
+    return -1;
+}
+
+void
+pf_ticker_close(SchedulerObject *s)
+{
+    pf_slice_of(s)->open = false;
+    pf_arm_clear(s);
+    if (--opened != 0) {
+        return;
+    }
+    PyObject *error = pystate_take_exception();
+    pf_thread_no_switch_begin(s->thread, "while a run with time slices ends");
+    if (ticker != NULL) {
+        stop();
+    }
+    if (opened == 0) { /* another thread may have begun such a run */
+        restore_interval();
+        pf_arm_end();
+    } else if (ticker == NULL && start() < 0) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    pf_thread_no_switch_end(s->thread);
+    pystate_restore_exception(error);
+}
+
+void
+pf_ticker_stop(void)
+{
+    if (ticker != NULL) {
+        stop();
+    }
+}
+
+/* The child has no ticker. If the run goes on there, it gets one. */
+int
+pf_ticker_after_fork(void)
+{
+    if (ticker == NULL) {
+        return 0;
+    }
+    ticker = NULL;
+    return start();
+}
