@@ -35,9 +35,10 @@ MAX_DEPTH = 16
 class Exploration:
     """What `explore()` did when nothing failed.
 
-    ``schedules`` is how many were run; ``complete`` says whether there are no others (only
-    depth-first search can know); ``distinct`` is how many runs differed; ``steps`` and ``choices``
-    are the maximum of any run.
+    ``schedules`` is how many were run; ``complete`` says whether there are no others, with at most
+    ``preemptions`` interruptions between two waits (only depth-first search can know);
+    ``distinct`` is how many runs differed; ``steps`` and ``choices`` are the maximum of any run.
+    ``str()`` says it in a sentence.
     """
 
     schedules: int
@@ -45,6 +46,13 @@ class Exploration:
     distinct: int
     steps: int
     choices: int
+    preemptions: int = 0
+
+    def __str__(self) -> str:
+        if not self.complete:
+            return f"no failure in {self.schedules} schedules, {self.distinct} of them different"
+        bound = f" with at most {self.preemptions} interruptions" if self.preemptions else ""
+        return f"no failure in any schedule{bound}: all were tried, in {self.schedules} runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,7 @@ class Search:
             len(self.fingerprints),
             self.runner.longest,
             self.choices,
+            0 if self.runner.points is None else self.how.preemptions,
         )
 
     def find(self, exc: BaseException) -> Finding:

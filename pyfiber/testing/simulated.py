@@ -38,6 +38,14 @@ class Session(starting.Session):
     def takes(self) -> bool:
         return get_ident() == self.thread
 
+    def start(self, handle: _engine._ThreadHandle, function: Any, *args: Any, **kwargs: Any) -> int:
+        """Start a thread, whose fiber gets its name for reports."""
+        ident = super().start(handle, function, *args, **kwargs)
+        name = getattr(getattr(function, "__self__", None), "name", None)
+        if handle._fiber is not None and isinstance(name, str):
+            handle._fiber.name = name
+        return ident
+
 
 class Simulated:
     """The threads of the runs of one exploration."""

@@ -82,7 +82,12 @@ release_sentinel(PfHandle *self)
 {
     PyObject *lock = self->sentinel;
     self->sentinel = NULL;
-    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
+    /* As the interpreter does, only if the lock is held: an exception in join()
+     * may have released it. */
+    PyObject *done = PyObject_CallMethod(lock, "locked", NULL);
+    if (done == Py_True) {
+        Py_SETREF(done, PyObject_CallMethod(lock, "release", NULL));
+    }
     if (done == NULL) {
         PyErr_WriteUnraisable(lock);
     }
