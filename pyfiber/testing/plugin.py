@@ -92,7 +92,7 @@ def settings(item: pytest.Item) -> dict[str, Any] | None:
         )
     if not option("fiber_explore"):
         given.clear()
-    return given | mark.kwargs | overriding(option)
+    return given | dict(mark.kwargs) | overriding(option)
 
 
 def overriding(option: Callable[[str], Any]) -> dict[str, Any]:
