@@ -30,7 +30,6 @@ CHANGES = frozenset(
     | {"remove", "discard", "add", "clear", "update", "setdefault", "sort", "reverse", "rotate"}
     | {"move_to_end", "difference_update", "intersection_update", "symmetric_difference_update"}
     | {"put", "put_nowait", "get_nowait", "set", "acquire", "release", "notify", "notify_all"}
-    | {"wait", "send", "write", "submit", "start", "cancel", "shutdown", "close"}
 )
 #: Methods of containers, and of things that threads wait for, that look at them.
 LOOKS = frozenset(
@@ -263,7 +262,7 @@ class Reader:
         self.container(access, self.at(1), writes=True)
         self.result(step, None)
 
-    load_special = before_with
+    load_special = before_with  # from 3.14 on
 
 
 def line_of(step: dis.Instruction, before: int) -> int:

@@ -244,7 +244,7 @@ class Finding:
         return failure(self.found, headline, self.tracer, how.seed, self.number, verdict)
 
 
-GIL_POINTS = 400_000  # the most that all runs for a verdict pass
+GIL_POINTS = 1_000_000  # the most that all runs for a verdict pass
 GIL_SCHEDULES = 10_000
 
 
