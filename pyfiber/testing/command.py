@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
-    """The arguments for pytest."""
+    """Translate the options for pytest."""
     words = ["--fiber-explore"]
     for name in ("schedules", "switch", "preemptions", "seed", "html", "replay"):
         value = getattr(options, name)
