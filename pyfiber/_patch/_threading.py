@@ -115,7 +115,7 @@ INSTANT = 0.001
 
 
 def join(self: threading.Thread, timeout: float | None = None) -> None:
-    if not _waits(self, timeout):
+    if is_virtual(self) or not _waits(self, timeout):
         _join(self, timeout)
         return
     end = vars(self).setdefault("_delete", EndOfThread(self))
@@ -127,6 +127,11 @@ def join(self: threading.Thread, timeout: float | None = None) -> None:
     if self.is_alive():
         left = None if until is None else max(until - _engine.now(), 0)
         _joins.to_thread(_join, self, left)
+
+
+def is_virtual(thread: threading.Thread) -> bool:
+    """Is the Thread a fiber, or was it one? Its handle parks those that join (virtual/handle.c)."""
+    return isinstance(vars(thread).get("_handle"), _engine._ThreadHandle)
 
 
 def _waits(thread: threading.Thread, timeout: float | None) -> bool:

@@ -1417,6 +1417,19 @@ pystate_try_incref(PyObject *op)
 
 /* --- exceptions in flight --- */
 
+/* Reports the exception that is set, and that a thread's function has raised,
+ * through sys.unraisablehook, with the interpreter's own words. */
+static inline void
+pystate_unraisable_in_thread(PyObject *function)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyErr_FormatUnraisable("Exception ignored in thread started by %R",
+                           function);
+#else
+    _PyErr_WriteUnraisableMsg("in thread started by", function);
+#endif
+}
+
 static inline PyObject *
 pystate_take_exception(void)
 {

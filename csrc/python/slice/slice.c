@@ -87,11 +87,15 @@ pf_slice_others(const SchedulerObject *s)
            pf_poller_busy(s->core.poller);
 }
 
+/* Raw fibers decide themselves who runs next, so they are not preempted. The
+ * thread's own stack is, if the loop runs elsewhere: as the main program of
+ * virtual threads. */
 bool
 pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
-    return self->scheduled && self->core.scheduler == &s->core &&
+    return (self->scheduled ? self->core.scheduler == &s->core
+                            : self == t->root) &&
            !self->is_hub && !self->dying && !pf_fiber_kind(self)->serves &&
            pf_fiber_rare(self)->unpreemptible == 0 && s->explorer == NULL &&
            (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;

@@ -1,0 +1,70 @@
+"""The end of a block of virtual threads, as the end of a program with threads.
+
+First the exit functions of thread pools run, then threads that are no daemons are waited for, then
+the others are cut off: FiberExit is raised where each waits, its ``finally`` blocks run, and nothing
+waits in them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from pyfiber import _engine
+from pyfiber._patch._threading import is_virtual
+from pyfiber._virtual.starting import Session
+
+#: Modules whose thread pools end at the exit of the program, with the names of their exit
+#: functions and of the flags that these set and that are put back, as the program goes on.
+POOLS = (
+    ("concurrent.futures.thread", "_python_exit", "_shutdown"),
+    ("concurrent.futures.process", "_python_exit", "_global_shutdown"),
+)
+
+
+def end_thread_pools() -> None:
+    """Let the threads of pools end, as at the exit of the program; later pools work again."""
+    for name, function, flag in POOLS:
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        before = getattr(module, flag)
+        try:
+            getattr(module, function)()
+        finally:
+            setattr(module, flag, before)
+
+
+def wait_for_threads(session: Session) -> None:
+    """Wait until no thread is left that the end of a program waits for."""
+    while True:
+        left = [handle for handle in session.threads() if not handle._daemon]
+        if not left:
+            return
+        for handle in left:
+            handle.join()
+
+
+def cut_off_threads(session: Session) -> None:
+    """End the threads that are left. None can be started from here on."""
+    session.over = True
+    while left := session.threads():
+        for handle in left:
+            _silence(handle)
+            _engine._cut_off(handle)
+
+
+def _silence(handle: Any) -> None:
+    """Keep threading from reporting the FiberExit that ends a thread."""
+    thread = threading._active.get(handle.ident)  # type: ignore[attr-defined]
+    if thread is not None:
+        thread._invoke_excepthook = lambda _: None
+
+
+def forget_threads() -> None:
+    """Remove from threading's tables what threads have left that were cut off."""
+    for table in (threading._active, threading._limbo):  # type: ignore[attr-defined]
+        for key, thread in list(table.items()):
+            if is_virtual(thread):
+                table.pop(key, None)
