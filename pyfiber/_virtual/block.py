@@ -120,6 +120,8 @@ class VirtualThreads:
             self._session.open()
             undo.callback(self._session.close)
             undo.callback(shutdown.forget_threads)
+            self._main = shutdown.MainThread(self._session)
+            undo.callback(self._main.restore)
             undo.callback(table.install((*table.THREADS, *table.SIGNALS)).undo)
             self._undo = undo.pop_all()
         return self
@@ -136,6 +138,7 @@ class VirtualThreads:
         with self._undo:
             try:
                 shutdown.end_thread_pools()
+                self._main.ends()
                 shutdown.wait_for_threads(self._session)
                 if self._at_end is not None:
                     self._at_end()

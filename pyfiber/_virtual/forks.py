@@ -9,13 +9,45 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from typing import Any
 
-from pyfiber._virtual import starting
+from pyfiber import _engine
+from pyfiber._virtual import signals, starting
+
+
+class _LastThread:
+    """Ends the process with the thread that has forked, as the system does with the last thread.
+
+    The thread's end releases this, in the place of the lock that it releases otherwise.
+    """
+
+    def __init__(self, sentinel: Any) -> None:
+        self._sentinel = sentinel
+
+    def release(self) -> None:
+        if self._sentinel is not None:
+            self._sentinel.release()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join()
+        os._exit(0)
 
 
 def _after_fork() -> None:
-    if starting.session is not None:
-        starting.session.close()
+    session = starting.session
+    if session is None:
+        return
+    running = _engine._running_thread()
+    for handle in session.threads():
+        if handle is not running:
+            handle._set_done()
+    if running is not None:
+        if session.main_handle is not None:
+            session.main_handle._set_done()
+        running._sentinel = _LastThread(running._sentinel)
+    session.close()
+    signals.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,6 +7,7 @@ waits in them.
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 from typing import Any
@@ -21,6 +22,39 @@ POOLS = (
     ("concurrent.futures.thread", "_python_exit", "_shutdown"),
     ("concurrent.futures.process", "_python_exit", "_global_shutdown"),
 )
+
+
+class MainThread:
+    """The main thread's Thread object during a block: joining it waits for the block's end.
+
+    Threads that are no daemons may join the main thread, and its end does not wait for itself: so
+    the main thread counts as ended from the moment when nothing but its threads keeps the block.
+    """
+
+    #: The attributes that hold the state of a Thread, by version.
+    STATE = ("_handle", "_tstate_lock", "_is_stopped")
+
+    def __init__(self, session: Session) -> None:
+        self._thread: Any = threading.main_thread()
+        names = vars(self._thread)
+        self._before = {name: names[name] for name in self.STATE if name in names}
+        self._handle = self._thread._handle = session.main_handle = _engine._main_handle()
+        self._lock = _thread.allocate_lock()
+        if "_tstate_lock" in names:
+            self._lock.acquire()
+            self._thread._tstate_lock = self._lock
+
+    def ends(self) -> None:
+        """Wake the threads that join the main thread."""
+        self._handle._set_done()
+        if self._lock.locked():
+            self._lock.release()
+
+    def restore(self) -> None:
+        """The block is over, and the main thread is alive."""
+        for name in self.STATE:
+            vars(self._thread).pop(name, None)
+        vars(self._thread).update(self._before)
 
 
 def end_thread_pools() -> None:

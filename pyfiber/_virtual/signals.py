@@ -52,6 +52,12 @@ def begin(main: Fiber[Any]) -> None:
             original["signal"](number, dispatch)
 
 
+def forked() -> None:
+    """In the child of a fork the only thread is the main thread."""
+    _Block.main = None
+    _engine._set_main(None)
+
+
 def leave() -> None:
     """The main program does not wait any more, but for the end of the run."""
     _Block.leaving = True
@@ -106,9 +112,7 @@ def _handle(handler: Any, number: int) -> None:
 
 
 def _main_only(what: str) -> None:
-    if _engine._running_thread() is not None or (
-        _Block.main is not None and threading.get_ident() != threading.main_thread().ident
-    ):
+    if _Block.main is not None and threading.get_ident() != threading.main_thread().ident:
         raise ValueError(f"{what} only works in main thread of the main interpreter")
 
 

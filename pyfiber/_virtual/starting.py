@@ -27,6 +27,7 @@ original: dict[str, Any] = {
         "_count",
         "_set_sentinel",
         "_ThreadHandle",
+        "_get_main_thread_ident",
     )
 }
 original["_current_frames"] = sys._current_frames
@@ -43,6 +44,8 @@ class Session:
         self.scheduler = scheduler
         #: The fiber that is the main thread.
         self.main = main
+        #: What those wait for that join the main thread; None: nothing stands in for that.
+        self.main_handle: _ThreadHandle | None = None
         #: Of new threads, in bytes; 0: the default.
         self.stack_size = 0
         #: No thread may be started any more.
@@ -160,6 +163,16 @@ def stack_size(size: int = 0, /) -> int:
         return before  # type: ignore[no-any-return]
     before, session.stack_size = session.stack_size, size
     return before
+
+
+def main_thread_ident() -> int:
+    """The ident of the main thread: ``threading._get_main_thread_ident()``.
+
+    After a fork the thread that has forked is the main thread, also if it is a fiber.
+    """
+    if session is None:
+        return threading.get_ident()
+    return original["_get_main_thread_ident"]()  # type: ignore[no-any-return]
 
 
 def count() -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from pyfiber import _engine
@@ -40,6 +41,13 @@ THREADS = (
         "for start_joinable_thread(); Thread objects get theirs at their start",
         everywhere=False,
     ),
+    Row(
+        "threading",
+        "_get_main_thread_ident",
+        starting.main_thread_ident,
+        "names the thread that has forked, in a child",
+        everywhere=False,
+    ),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),
     Row("sys", "_current_exceptions", starting.current_exceptions, "shows fibers, too"),
 )
@@ -54,8 +62,18 @@ SIGNALS = (
 )
 
 
-def install(rows: Iterable[Row]) -> Record:
+def _look_alike(rows: Sequence[Row]) -> None:
+    """Give the stand-ins the names of what they stand for, for messages and for pickle."""
+    for row in reversed(rows):
+        if not isinstance(row.stands_in, type):
+            row.stands_in.__module__ = row.module
+        if isinstance(row.stands_in, FunctionType):
+            row.stands_in.__name__ = row.stands_in.__qualname__ = row.name
+
+
+def install(rows: Sequence[Row]) -> Record:
     """Put the stand-ins in place; the result's undo() puts the originals back."""
+    _look_alike(rows)
     record = Record()
     sought: dict[int, tuple[Any, Any]] = {}
     for row in rows:

@@ -324,9 +324,32 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
+/* _main_handle(): the handle of the main program, which has no fiber of its
+ * own; _set_done() ends it. */
+static PyObject *
+main_handle(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfHandle *self = (PfHandle *)pf_handle_type->tp_alloc(pf_handle_type, 0);
+    if (self != NULL) {
+        self->ident = (size_t)PyThread_get_thread_ident();
+        self->state = PF_HANDLE_BEGUN;
+    }
+    return (PyObject *)self;
+}
+
+static PyMethodDef functions[] = {
+    {"_main_handle", main_handle, METH_NOARGS,
+     "_main_handle()\n--\n\n"
+     "A handle of this thread itself, for those that join the main program."},
+    {NULL, NULL, 0, NULL},
+};
+
 int
 pf_handle_init(PyObject *module)
 {
     pf_handle_type = pf_arguments_add_type(module, &spec, NULL);
-    return pf_handle_type == NULL ? -1 : 0;
+    return pf_handle_type == NULL ? -1
+                                  : PyModule_AddFunctions(module, functions);
 }

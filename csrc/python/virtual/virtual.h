@@ -35,8 +35,9 @@ typedef enum PfHandleState {
 } PfHandleState;
 
 /* Invariants:
- * - `fiber` is set exactly while `state` is STARTING or BEGUN.  The fiber holds
- *   a reference to the handle then, as its target.
+ * - `fiber` is set exactly while `state` is STARTING or BEGUN, but for the
+ *   main program's handle, which has none.  The fiber holds a reference to the
+ *   handle then, as its target.
  * - `function`, `args` and `kwargs` are set from the start until the fiber
  *   begins.
  * - `waiters` has the starter while the state is STARTING, and afterwards
@@ -44,7 +45,7 @@ typedef enum PfHandleState {
 typedef struct PfHandle {
     PyObject_HEAD
     PyObject *function, *args, *kwargs;
-    PyObject *sentinel; /* a lock that the thread's end releases, or NULL */
+    PyObject *sentinel; /* the thread's end calls its release(); or NULL */
     PyObject *weakrefs;
     FiberObject *fiber;  /* borrowed */
     size_t ident; /* 0: not started */
