@@ -31,6 +31,8 @@ original: dict[str, Any] = {
     )
 }
 original["_current_frames"] = sys._current_frames
+original["setswitchinterval"] = sys.setswitchinterval
+original["getswitchinterval"] = sys.getswitchinterval
 original["_current_exceptions"] = sys._current_exceptions
 
 #: The smallest stack for which a fiber may ask.
@@ -79,9 +81,7 @@ class Session:
         if self.over:
             raise RuntimeError("can't create new thread at interpreter shutdown")
         size = self.stack_size and max(self.stack_size, SMALLEST_STACK)
-        return _engine._start_thread(
-            self.scheduler, handle, function, args, kwargs, daemon, size
-        )
+        return _engine._start_thread(self.scheduler, handle, function, args, kwargs, daemon, size)
 
 
 #: The open session, or None.
@@ -217,3 +217,31 @@ def current_exceptions() -> dict[int, Any]:
 #: The identifier of the operating system's thread, whatever stands for it elsewhere.
 _thread_ident = _thread.get_ident
 
+
+def _slices() -> Scheduler | None:
+    """The scheduler whose time slice takes the place of the switch interval, or None."""
+    return None if session is None or session.scheduler.time_slice is None else session.scheduler
+
+
+#: The shortest time slice, in seconds.
+SHORTEST_SLICE = 0.0001
+
+
+def set_switch_interval(interval: float, /) -> None:
+    """Set the time slice of virtual threads in seconds: ``sys.setswitchinterval()``.
+
+    An interval shorter than the shortest slice counts as that.
+    """
+    scheduler = _slices()
+    if scheduler is None or not interval > 0:
+        original["setswitchinterval"](interval)  # raises what is due for such an interval
+    else:
+        scheduler.time_slice = max(interval, SHORTEST_SLICE)
+
+
+def get_switch_interval() -> float:
+    """Return the time slice of virtual threads in seconds: ``sys.getswitchinterval()``."""
+    scheduler = _slices()
+    if scheduler is None or scheduler.time_slice is None:
+        return original["getswitchinterval"]()  # type: ignore[no-any-return]
+    return scheduler.time_slice

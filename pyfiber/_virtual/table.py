@@ -48,6 +48,8 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
+    Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
+    Row("sys", "getswitchinterval", starting.get_switch_interval, "returns the time slice"),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),
     Row("sys", "_current_exceptions", starting.current_exceptions, "shows fibers, too"),
 )
