@@ -120,6 +120,7 @@ class VirtualThreads:
             self._session.open()
             undo.callback(self._session.close)
             undo.callback(shutdown.forget_threads)
+            undo.callback(shutdown.allow_thread_pools)
             self._main = shutdown.MainThread(self._session)
             undo.callback(self._main.restore)
             undo.callback(table.install((*table.THREADS, *table.SIGNALS)).undo)

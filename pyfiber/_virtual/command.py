@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,36 +37,57 @@ def _register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _unregister(func: Any, /) -> None:
     """``atexit.unregister()``."""
     _at_exit[:] = [call for call in _at_exit if not (call[0] == func)]
-    _their_unregister(func)
+    _theirs["unregister"](func)
 
 
-def _run_exitfuncs() -> None:
-    """``atexit._run_exitfuncs()``, for the functions of the program."""
-    failure = None
+def _clear() -> None:
+    """``atexit._clear()``."""
+    _at_exit.clear()
+    _theirs["_clear"]()
+
+
+def _count() -> int:
+    """``atexit._ncallbacks()``."""
+    return len(_at_exit) + _theirs["_ncallbacks"]()  # type: ignore[no-any-return]
+
+
+def _run_all() -> None:
+    """``atexit._run_exitfuncs()``."""
+    _run_ours()
+    _theirs["_run_exitfuncs"]()
+
+
+def _run_ours() -> None:
+    """Call the program's exit functions, the latest first; what they raise is printed."""
     while _at_exit:
         func, args, kwargs = _at_exit.pop()
         try:
             func(*args, **kwargs)
+        except SystemExit:
+            pass
         except BaseException as exc:
-            failure = exc
-            if not isinstance(exc, SystemExit):
-                sys.excepthook(type(exc), exc, exc.__traceback__)
-    if failure is not None:
-        raise failure
+            print(f"Exception ignored in atexit callback {func!r}:", file=sys.stderr)
+            traceback.print_exception(exc)
 
 
-def _run_at_exit() -> None:
-    try:
-        _run_exitfuncs()
-    except BaseException:
-        pass  # has been printed, and the status of the program stays
+def _give_back() -> None:
+    """Leave functions that have not run to the interpreter: this is the child of a fork."""
+    for func, args, kwargs in _at_exit:
+        _theirs["register"](func, *args, **kwargs)
+    _at_exit.clear()
 
 
-_their_unregister = atexit.unregister
+_theirs: dict[str, Any] = {
+    name: getattr(atexit, name)
+    for name in ("register", "unregister", "_clear", "_ncallbacks", "_run_exitfuncs")
+}
 
 EXITS = (
     table.Row("atexit", "register", _register, "exit functions run while threads do"),
     table.Row("atexit", "unregister", _unregister, "the same"),
+    table.Row("atexit", "_clear", _clear, "the same"),
+    table.Row("atexit", "_ncallbacks", _count, "the same"),
+    table.Row("atexit", "_run_exitfuncs", _run_all, "a child of multiprocessing calls it"),
 )
 
 
@@ -73,13 +95,14 @@ def run(options: argparse.Namespace, log: Callable[[_hooks.Task, BaseException],
     """Run the program; raises how it ends, which has been printed if the interpreter prints it."""
     time_slice = TIME_SLICE if options.time_slice is None else options.time_slice or None
     ended: BaseException | None = None
-    with VirtualThreads(time_slice, log, _run_at_exit):
+    with VirtualThreads(time_slice, log, _run_ours):
         exits = table.install(EXITS)
         try:
             run_program(options)
         except BaseException as exc:
             ended = _report(exc)
     exits.undo()
+    _give_back()
     if ended is not None:
         raise ended
 

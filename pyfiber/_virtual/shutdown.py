@@ -58,16 +58,17 @@ class MainThread:
 
 
 def end_thread_pools() -> None:
-    """Let the threads of pools end, as at the exit of the program; later pools work again."""
-    for name, function, flag in POOLS:
-        module = sys.modules.get(name)
-        if module is None:
-            continue
-        before = getattr(module, flag)
-        try:
-            getattr(module, function)()
-        finally:
-            setattr(module, flag, before)
+    """Let the threads of pools end, as at the exit of the program."""
+    for name, function, _ in POOLS:
+        if name in sys.modules:
+            getattr(sys.modules[name], function)()
+
+
+def allow_thread_pools() -> None:
+    """The block is over: pools take work again."""
+    for name, _, flag in POOLS:
+        if name in sys.modules:
+            setattr(sys.modules[name], flag, False)
 
 
 def wait_for_threads(session: Session) -> None:
