@@ -10,7 +10,8 @@ from pyfiber.testing import report
 from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
 from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
 from pyfiber.testing.schedule import Choice, Schedule, describe
-from pyfiber.testing.shrink import shrink
+from pyfiber.testing.shrink import only_one, shrink, weight
+from pyfiber.testing.story import Tracer
 from pyfiber.testing.suspects import CLOCK, Suspects
 
 __tracebackhide__ = True  # pytest's
@@ -21,6 +22,8 @@ REPLAY_OPTIONS = {
     "leftovers": "join",
     "virtualize_time": False,
     "threads": False,
+    "include": (),
+    "exclude": (),
 }
 
 
@@ -54,6 +57,10 @@ class Found:
     def shrink(self) -> None:
         """Bring the schedule as close to the usual order as the failure allows."""
         choices = shrink(self.schedule.choices, self.again)
+        if self.runner.points is not None and weight(choices)[0] > 1:
+            self.runner.configure()
+            self.runner.run()
+            choices = only_one(self.runner.explorer.choices(), self.again) or choices
         self.runner.configure(script=choices)
         attempt = self.runner.run()
         if signature(attempt.failure) == signature(self.exception):
@@ -63,7 +70,7 @@ class Found:
     def trace(self) -> str:
         """Run once more, with a log; NondeterminismError if it does not fail again."""
         runner = self.runner
-        tracer = report.Tracer(runner.scheduler, runner.program.clock)
+        tracer = Tracer(runner.program.clock, runner.points)
         runner.configure(script=self.schedule.choices, trace=tracer)
         attempt = runner.run()
         if signature(attempt.failure) != signature(self.exception):

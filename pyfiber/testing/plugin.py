@@ -23,29 +23,17 @@ from _pytest.fixtures import SubRequest
 from _pytest.unittest import TestCaseFunction
 
 from pyfiber.testing.clock import VirtualClock
-from pyfiber.testing.explore import (
-    STRATEGIES,
-    Exploration,
-    check_depth,
-    explore_program,
-    replay_program,
-    run_program,
-)
+from pyfiber.testing.explore import explore_program, replay_program, run_program
 from pyfiber.testing.fixtures import belongs_in_the_run, fixtures_of
-from pyfiber.testing.runner import (
-    RUN_STEPS,
-    Program,
-    check_count,
-    check_seed,
-    clock_of,
-    network_of,
-)
+from pyfiber.testing.runner import RUN_STEPS, Program, check_count, clock_of, network_of
 from pyfiber.testing.schedule import Schedule
+from pyfiber.testing.search import Exploration, How, how_to
 
 __tracebackhide__ = True  # pytest's
 
-EXPLORING = ("schedules", "strategy", "seed", "depth")
-PROGRAM = ("preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
+EXPLORING = ("schedules", "strategy", "seed", "depth", "preemptions")
+PLACES = ("switch", "include", "exclude")
+PROGRAM = ("preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads", *PLACES)
 OPTIONS = (*EXPLORING, "clock", "network", *PROGRAM)
 
 
@@ -94,17 +82,25 @@ class Exploring:
         self.item = item
         self.given = given
         option = item.config.getoption
-        seed = option("fiber_seed")
-        self.seed = check_seed(given.get("seed", 0)) if seed is None else seed
+        self.seeded = "seed" in given or option("fiber_seed") is not None
         self.wanted = "schedules" in given or given.get("strategy", "fifo") != "fifo"
-        self.schedules = check_count(given.get("schedules", 1000), "schedules")
+        self.wanted |= given.get("switch", "wait") != "wait"
         if option("fiber_schedules") is not None:
-            self.schedules = check_count(option("fiber_schedules"), "--fiber-schedules")
-        self.strategy = given.get("strategy", "random")
-        if self.strategy not in STRATEGIES:
-            raise ValueError(f"no strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
-        self.depth = check_depth(given.get("depth", 3))
+            check_count(option("fiber_schedules"), "--fiber-schedules")
         self.schedule = option("fiber_replay")
+
+    def how(self, program: Program) -> How:
+        """The search that the mark asks for, unless the command line overrides it."""
+        given, option = self.given, self.item.config.getoption
+        seed, schedules = option("fiber_seed"), option("fiber_schedules")
+        return how_to(
+            program,
+            given.get("schedules", 1000) if schedules is None else schedules,
+            given.get("strategy"),
+            given.get("seed", 0) if seed is None else seed,
+            given.get("depth", 3),
+            given.get("preemptions", 2),
+        )
 
     def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
         """The Program that runs the function."""
@@ -129,12 +125,12 @@ class Exploring:
         program = self.program(fn)
         if self.schedule is not None:
             return replay_program(program, Schedule.parse(self.schedule))
+        how = self.how(program)
         if self.wanted:
-            return explore_program(program, self.schedules, self.strategy, self.seed, self.depth)
+            return explore_program(program, how)
         if "max_steps" not in self.given:
             program.max_steps = RUN_STEPS
-        seeded = "seed" in self.given or self.item.config.getoption("fiber_seed") is not None
-        return run_program(program, self.seed if seeded else None, None, self.depth)
+        return run_program(program, how.seed if self.seeded else None, None, how.depth)
 
 
 def wrapped(exploring: Exploring, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +158,7 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
         pytest.fail("mark.fiber is for plain functions, not for coroutines", pytrace=False)
     try:
         exploring = Exploring(item, given)
-        exploring.program(function)
+        exploring.how(exploring.program(function))
     except (TypeError, ValueError) as exc:
         raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from None
     if (item.config.getoption("fiber_schedules") or 1) > 1:

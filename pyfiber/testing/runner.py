@@ -19,8 +19,9 @@ from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
 from pyfiber.testing.network import Network
-from pyfiber.testing.report import outside
+from pyfiber.testing.points import Points, check_names, check_switch
 from pyfiber.testing.schedule import Choice, Schedule
+from pyfiber.testing.story import outside
 
 __tracebackhide__ = True  # pytest's
 
@@ -32,9 +33,11 @@ NOT_PLAIN = (
     inspect.isgeneratorfunction,
 )
 MASK = (1 << 64) - 1
+UNBOUND = (1 << 32) - 1  # any number of switches at points
 STANDARD = sys.stdlib_module_names - {"__main__"}
 COLLECT_EVERY = 256  # schedules
 FAULT_PLACES = 20
+POINTS_A_STEP = 5  # as in csrc/python/testing/explorer.h
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
 Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
@@ -127,6 +130,9 @@ class Program:
     virtualize_time: bool = False
     threads: bool = False
     network: Network | None = None
+    switch: str = "wait"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # the clock argument for replay(), if it is not the usual one
@@ -145,6 +151,9 @@ class Program:
                 "one scheduler: its order could not be repeated over several threads"
             )
         check_count(self.max_steps, "max_steps")
+        check_switch(self.switch)
+        check_names(self.include, "include")
+        check_names(self.exclude, "exclude")
         if self.leftovers not in ("join", "error"):
             raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")
         if self.virtualize_time and self.clock is None:
@@ -215,7 +224,12 @@ class Runner:
         self.program = program
         how = program.on_unhandled
         self.scheduler = _engine.Scheduler() if how is None else _engine.Scheduler(on_unhandled=how)
-        self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own)
+        self.points: Points | None = None
+        engine: tuple[_engine._Points, ...] = ()
+        if program.switch != "wait":
+            self.points = Points(program.switch, program.include, program.exclude)
+            engine = (self.points.engine,)
+        self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own, *engine)
         self.rules = guards.Rules(
             threads=program.threads,
             guarded=program.clock is not None and not program.threads,
@@ -235,6 +249,8 @@ class Runner:
         self.resources.enter_context(collector_held())
         self.resources.enter_context(guards.in_force(self.rules))
         self.resources.enter_context(waiting_allowed(self.program))
+        if self.points is not None:
+            self.resources.enter_context(self.points.watching())
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -244,10 +260,13 @@ class Runner:
     def livelock(self) -> LivelockError:
         """The error for a run with too many steps, with the fibers that are left."""
         steps = self.program.max_steps
+        points = (
+            "" if self.points is None else f" and {POINTS_A_STEP * steps} lines or instructions"
+        )
         fibers = self.scheduler.fibers()
         head = (
-            f"the run did not end within {steps} steps (max_steps): a livelock, or a longer "
-            f"program than expected. Still there:\n"
+            f"the run did not end within {steps} steps (max_steps){points}: a livelock, or a "
+            f"longer program than expected. Still there:\n"
         )
         return LivelockError(head + "\n".join(map(describe, fibers[:20])))
 
@@ -261,6 +280,11 @@ class Runner:
         lenient: bool = False,
         inject: int = 0,
         trace: Trace | None = None,
+        length: int | None = None,
+        hot: bool = False,
+        bound: int = UNBOUND,
+        branch: bool = False,
+        directed: bool = False,
     ) -> None:
         """Set how the next runs choose."""
         network = self.program.network
@@ -270,7 +294,11 @@ class Runner:
             strategy=strategy,
             seed=seed & MASK,
             depth=depth,
-            length=self.longest,
+            length=self.longest if length is None else length,
+            hot=hot,
+            bound=bound,
+            branch=branch,
+            directed=directed,
             script=script,
             lenient=lenient,
             preempt=self.program.preempt,
@@ -292,6 +320,8 @@ class Runner:
         self.runs += 1
         if self.runs % COLLECT_EVERY == 0:
             gc.collect(1)
+            if self.points is not None:
+                self.points.engine.forget()
         args = program.args
         state: tuple[Any, ...] = ()
         if program.setup is not None:
@@ -377,7 +407,13 @@ class Runner:
     def schedule(self) -> Schedule:
         """The choices of the last run."""
         program, explorer = self.program, self.explorer
-        return Schedule(explorer.choices(), program.preempt, program.unfair, explorer.fingerprint)
+        return Schedule(
+            explorer.choices(),
+            program.preempt,
+            program.unfair,
+            explorer.fingerprint,
+            program.switch,
+        )
 
 
 @contextmanager

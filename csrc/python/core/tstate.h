@@ -279,6 +279,19 @@ pystate_trace_object(const PyThreadState *ts)
     return ts->c_traceobj;
 }
 
+/* The same for the profile function. */
+static inline Py_tracefunc
+pystate_profile_function(const PyThreadState *ts)
+{
+    return ts->c_profilefunc;
+}
+
+static inline PyObject *
+pystate_profile_object(const PyThreadState *ts)
+{
+    return ts->c_profileobj;
+}
+
 /* Is a trace or profile function running? */
 static inline bool
 pystate_in_tracer(const PyThreadState *ts)
@@ -1524,6 +1537,12 @@ pystate_let_others_go(void)
 #define PF_BEGIN_ALONE(op) {
 #define PF_END_ALONE() }
 #endif
+
+/* --- points of runs under test --- */
+
+/* From 3.12 on sys.monitoring reports lines and instructions; before, only a
+ * trace function does. */
+#define PF_TRACES_POINTS (PY_VERSION_HEX < 0x030C0000)
 
 /* Find functions that this interpreter exports only at run time, and check its
  * layout. 0, or -1 with ImportError. */

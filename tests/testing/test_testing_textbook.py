@@ -1,0 +1,36 @@
+"""explore(switch=...) finds textbook races, and nothing in their right versions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from pyfiber.testing import explore
+from tests.testing.textbook import TEXTBOOK, schedules_needed
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_race_passes_in_the_usual_order(name: str) -> None:
+    explore(partial(TEXTBOOK[name], False), strategy="fifo")
+
+
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_race_is_found_with_nearly_every_seed(name: str) -> None:
+    needed = [schedules_needed(TEXTBOOK[name], "line", seed) for seed in SEEDS]
+    assert sum(number is None for number in needed) <= 1, needed
+
+
+@pytest.mark.parametrize("switch", ["line", "access", "gil"])
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_right_version_passes(name: str, switch: str) -> None:
+    explore(partial(TEXTBOOK[name], True), 200, switch=switch)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["line", "access", "gil"])
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_right_version_passes_ten_thousand_schedules(name: str, switch: str) -> None:
+    explore(partial(TEXTBOOK[name], True), 10_000, switch=switch)  # type: ignore[arg-type]
