@@ -137,7 +137,7 @@ def test_time_slice_of_a_scheduler_is_read_and_set() -> None:
 
 def test_time_slice_set_to_no_length_leaves_it_as_it_was() -> None:
     scheduler = Scheduler(time_slice=0.005)
-    with pytest.raises(ValueError, match="at least 0.0001 seconds"):
+    with pytest.raises(ValueError, match="not 0"):
         scheduler.time_slice = 0
     with pytest.raises(TypeError, match="a number"):
         scheduler.time_slice = "1ms"  # type: ignore[assignment]
