@@ -5,6 +5,7 @@ There are three kinds (see docs/design_state.md), named in a comment at or above
     constant after import       set while the module is imported, read by everybody from then on
     shared, behind SOME_lock    written later; or "shared, one word", which is atomic;
                                 "shared, behind its own mutex" (core/objlock.h): the GIL, if any
+    shared, behind the GIL      in a room that builds without a GIL never enter (slice/)
     of a thread                 thread-local, or used by one thread alone
 
 Tables that the interpreter wants without `const`, and that nobody writes, need not say anything.
@@ -20,7 +21,7 @@ from pathlib import Path
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
 KIND = re.compile(
-    r"constant after import|shared, (behind (?:\w+_lock|its own mutex)|one word)|of a thread", re.I
+    r"constant after import|shared, (behind (?:\w+_lock|its own mutex|the GIL)|one word)|of a thread", re.I
 )
 #: A line that declares a variable: as clang-format has it, at the left or static in a function.
 VARIABLE = re.compile(r"^(?:[A-Za-z_]|    +static ).*(?:;|\{|,|=)$")

@@ -53,8 +53,9 @@ class Follower:
 def follower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
     """A follower while no collection runs.
 
-    CPython 3.11 allocates the frame object of a called function before it reports the call. A collection that starts there runs its
-    callbacks first, and a profiler sees their calls before the call of the function that is below them.
+    CPython 3.11 allocates the frame object of a called function before it reports the call. A
+    collection that starts there runs its callbacks first, and a profiler sees their calls before
+    the call of the function that is below them.
     """
     follower = Follower()
     monkeypatch.setitem(sys.modules, "memray._memray", follower)

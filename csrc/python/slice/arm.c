@@ -26,17 +26,19 @@ static const char *const event_names[] = {
  * those which tools of other kinds have by convention. */
 static const int tools[] = {4, 3, 2, 1, 0};
 
-/* Constant while a ticker runs; see pf_arm_begin. */
-static PyObject *monitoring; /* sys.monitoring; NULL on 3.11 */
-static PyObject *set_local;  /* its set_local_events() */
-static PyObject *free_tool;  /* its free_tool_id() */
+/* What pf_arm_begin() sets, and pf_arm_end() clears. */
+/* shared, behind the GIL: sys.monitoring; NULL on 3.11 */
+static PyObject *monitoring;
+/* shared, behind the GIL: its set_local_events() and free_tool_id() */
+static PyObject *set_local, *free_tool;
+/* shared, behind the GIL: pyfiber's tool id; all its events; no events */
 static PyObject *tool, *events, *nothing;
 static PyObject *on_event; /* constant after import */
 
 /* ------------------------------------------------------------- what happens */
 
-/* The scheduler that this event was armed for; NULL: none, so it is nothing to
- * this thread. It is armed no longer. `code` is NULL on 3.11. */
+/* Disarms the scheduler that this event was armed for, and returns it; NULL:
+ * the event means nothing to this thread. `code` is NULL on 3.11. */
 static SchedulerObject *
 take_armed(const PfThread *t, PyObject *code)
 {
@@ -152,7 +154,8 @@ void
 pf_arm_thread(PfThread *t, SchedulerObject *s)
 {
     if (PF_HAS_MONITORING) {
-        PyCodeObject *code = code_to_arm(t->tstate); /* its frame has it */
+        PyCodeObject *code =
+            code_to_arm(t->tstate); /* the frame has a reference */
         if (code != NULL) {
             pf_arm_code(s, code);
         }

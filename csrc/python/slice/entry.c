@@ -1,19 +1,19 @@
 /* May the running fiber be preempted where it is? See slice.h.
  *
- * Not below a call from C code, which may be in the middle of its work: it
- * sorts a list, looks something up in a dict, frees an object, or holds a lock
- * that belongs to the thread. Such a call shows as an entry of the interpreter
- * among the fiber's frames. These entries are no hindrance:
+ * Below a call from C code the answer is no: that code may be in the middle of
+ * its work. C code sorts a list, looks something up in a dict, frees an object,
+ * or holds a lock that belongs to the thread. Such a call shows as an entry of
+ * the interpreter among the fiber's frames. These entries are no hindrance:
  *
- * - that of a generator: C code that iterates has nothing half done;
- * - where Python code calls a function, a class or an instance, and C code only
- *   passes the call on: to __init__, say. To know that, the object which the
- *   calling instruction calls is compared with what the entered frame runs. The
- *   object is in the caller's evaluation stack, at a place that the bytecode
- *   tells (_calls.py). It is compared and never followed, because it may
- *   have been freed when the entry is that of a finalizer;
- * - where Python code calls one of the C functions that pyfiber knows to be
- *   ready for anything: exec(), Pattern.sub(), Context.run().
+ * - A generator is entered. C code that iterates has nothing half done.
+ * - Python code calls a function, a class or an instance, and C code only
+ *   passes the call on, to __init__ for example. To know that, pyfiber compares
+ *   the object which the calling instruction calls with what the entered frame
+ *   runs. The object is in the caller's evaluation stack, at a place that the
+ *   bytecode tells (_calls.py). The pointer is compared and never followed,
+ *   because in the entry of a finalizer the object may have been freed.
+ * - Python code calls one of the C functions that pyfiber knows to be ready for
+ *   anything: exec(), Pattern.sub(), Context.run().
  *
  * CPython does not record what a call with `*` or `**` calls, except for Python
  * functions. There a method of the entered frame's own `self` counts as called.
@@ -26,10 +26,13 @@
 #include "python/core/import.h"
 #include "python/core/tstate.h"
 
-/* Set by the import of pyfiber._calls, and constant from then on. */
-static PyObject *own_folder; /* of pyfiber's code, with a separator */
-static PyObject *passive;    /* a tuple of C functions: see above */
-static PyObject *call_place; /* see find_call */
+/* Set by the import of pyfiber._calls: */
+/* constant after import; the folder of pyfiber's code, with a separator */
+static PyObject *own_folder;
+/* constant after import; a tuple of C functions: see above */
+static PyObject *passive;
+/* constant after import; see find_call */
+static PyObject *call_place;
 
 bool
 pf_entry_is_own(const PyCodeObject *code)

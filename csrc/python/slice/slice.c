@@ -2,7 +2,7 @@
  * it. See slice.h.
  *
  * A preempted fiber is ready, but it has had its turn. So preempted fibers wait
- * in a line of their own and continue when no other fiber is ready, or at
+ * in a separate line and continue when no other fiber is ready, or at
  * every PF_POLL_EVERY-th switch. A fiber that has been woken by a timer or a
  * descriptor therefore waits for one slice at most, however many fibers
  * compute, and those share what is left in turn.
@@ -61,7 +61,7 @@ look(SchedulerObject *s)
     }
 }
 
-/* Nothing is ready. Whoever a timer or a descriptor wakes goes first. */
+/* Nothing is ready. A fiber that a timer or a descriptor wakes goes first. */
 static bool
 ask_again(SchedulerObject *s)
 {

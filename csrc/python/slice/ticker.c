@@ -1,7 +1,7 @@
 /* The ticker: a thread that finds fibers which have run longer than their
  * slice. See slice.h.
  *
- * Its looks need no GIL. Between two of them the ticker sleeps for a quarter of
+ * The ticker looks without the GIL. Between two looks it sleeps for a quarter of
  * the shortest slice. A fiber is over its slice if its scheduler has not
  * switched since, and another fiber could run. Then the ticker takes the GIL,
  * which the fiber gives up at its next chance, and arms the fiber's thread.
@@ -44,12 +44,13 @@ typedef struct Ticker {
     PF_ATOMIC(uint8_t) asleep; /* until WAKE is released */
 } Ticker;
 
-/* Only the holder of the GIL changes these. pf_ticker_poke() reads `ticker` in
- * a loop that holds the GIL. */
-static Ticker *ticker;       /* NULL: none runs */
-static size_t opened;        /* schedulers that are watched */
-static double interval;      /* what sys.setswitchinterval() had set, and */
-static double interval_ours; /* what pyfiber has set instead; 0: nothing */
+/* shared, behind the GIL: the one that runs, or NULL */
+static Ticker *ticker;
+/* shared, behind the GIL: how many schedulers are watched */
+static size_t opened;
+/* shared, behind the GIL: the interval that the program had set, and the one
+ * that pyfiber has set instead; 0: none */
+static double interval, interval_ours;
 
 /* ------------------------------------------------------------------- the looks */
 
@@ -137,7 +138,7 @@ tick_until_stopped(Ticker *self, PyThreadState *ts)
             if (idle && !pf_load(&self->stop)) {
                 PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
             } else if (!pf_take(&self->asleep)) {
-                /* It has been woken: so WAKE is, or will be, released. */
+                /* A loop has woken it: so WAKE is, or will be, released. */
                 PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
             }
             continue;
