@@ -2,14 +2,19 @@
 
     python -m bench.fairness [--hogs 1 4 64] [--seconds 3] [SUBJECT...]
 
-A subject runs in one process: some hogs, which compute without end; an echo server, whose client in
-a process of its own sends 64 bytes, waits for them and pauses for a millisecond; and a fiber (thread,
-greenlet, task) that sleeps for a millisecond again and again. For the echo and for the sleep the
-median and the 99th percentile of the delay are printed, in milliseconds: of the echo's round trip,
-and of the sleep beyond its millisecond. "blocked" means that nothing came back. "hogs" is the work of all
-hogs, in percent of what one hog does in a process without anything else in the same time.
+Each subject has a process, in which run:
 
-The last lines show what slices cost when nobody is over his slice: a switch in nanoseconds.
+- hogs: fibers (threads, greenlets, tasks) that compute without end;
+- an echo server. The client, in another process, sends 64 bytes, waits for the answer, and pauses
+  for a millisecond;
+- a fiber that sleeps for a millisecond again and again.
+
+The table shows the median and the 99th percentile of two delays in milliseconds: the echo's round
+trip, and by how much a sleep takes longer than a millisecond. "blocked" means that fewer than ten
+came back. The last column is the work of all hogs, in percent of what one hog does alone in the
+same time, measured right before and after.
+
+The last lines show what slices cost when no fiber is over its slice: a switch in nanoseconds.
 """
 
 from __future__ import annotations
@@ -39,9 +44,6 @@ PAUSE = 0.001
 #: Computing is counted in loops of so many steps, about 0.1 ms.
 STEPS = 5_000
 SWITCHES = 100_000
-
-#: What a subject does: starts functions, sleeps, and has sockets.
-Start = Callable[[Callable[[], object]], object]
 
 
 class Bench:
@@ -86,13 +88,13 @@ class Bench:
         return [lambda: self.serve(sockets), lambda: self.doze(sleep), *hogs]
 
 
-def in_fibers(bench: Bench, time_slice: float | None) -> None:
+def in_fibers(bench: Bench, time_slice: float) -> None:
     def main() -> None:
         bench.begin()
         for job in bench.jobs(pyfiber.socket, pyfiber.sleep):
             pyfiber.spawn(job)
 
-    pyfiber.run(main, time_slice=time_slice)
+    pyfiber.run(main, time_slice=time_slice or None)
 
 
 def in_threads(bench: Bench, interval: float) -> None:
@@ -144,12 +146,12 @@ def alone(bench: Bench, _: float) -> None:
     bench.hog(0)
 
 
-SUBJECTS: dict[str, tuple[Callable[[Bench, Any], None], float | None]] = {
+SUBJECTS: dict[str, tuple[Callable[[Bench, float], None], float]] = {
     "pyfiber, 1 ms": (in_fibers, 0.001),
     "pyfiber, 5 ms": (in_fibers, 0.005),
     "threads, 5 ms (default)": (in_threads, 0.005),
     "threads, 1 ms": (in_threads, 0.001),
-    "pyfiber, no slices": (in_fibers, None),
+    "pyfiber, no slices": (in_fibers, 0.0),
     "gevent": (in_gevent, 0.0),
     "asyncio": (in_asyncio, 0.0),
 }
@@ -181,7 +183,7 @@ def echoes(port: int, seconds: float) -> list[float]:
 
 
 def measure(name: str, hogs: int, seconds: float) -> tuple[list[float], int, list[float]]:
-    """Run a subject in a process of its own; the echoes, the loops, and the delays of a sleep."""
+    """Run a subject in a new process; return the echoes, the loops, and the delays of a sleep."""
     command = [sys.executable, "-m", "bench.fairness", "--perform"]
     command += ["--hogs", str(hogs), "--seconds", str(seconds), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -193,7 +195,7 @@ def measure(name: str, hogs: int, seconds: float) -> tuple[list[float], int, lis
 
 
 def cells(delays: list[float]) -> str:
-    """The median and the 99th percentile, in milliseconds."""
+    """Show the median and the 99th percentile, in milliseconds."""
     if len(delays) < 10:
         return f"{'blocked':>17}"
     parts = statistics.quantiles(delays, n=100)
@@ -201,7 +203,9 @@ def cells(delays: list[float]) -> str:
 
 
 def compare(names: list[str], counts: list[int], seconds: float) -> None:
-    print(f"{'hogs':>4}  {'':24} {'echo: 50 %':>10} {'99 %':>6}  {'sleep: 50 %':>9} {'99 %':>6}  hogs")
+    print(
+        f"{'hogs':>4}  {'':24} {'echo: 50 %':>10} {'99 %':>6}  {'sleep: 50 %':>9} {'99 %':>6}  hogs"
+    )
     for hogs, name in itertools.product(counts, names):
         before = measure(ALONE, 1, seconds)[1]
         trips, loops, delays = measure(name, hogs, seconds)
