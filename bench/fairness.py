@@ -43,6 +43,8 @@ MESSAGE = b"x" * 64
 PAUSE = 0.001
 #: Computing is counted in loops of so many steps, about 0.1 ms.
 STEPS = 5_000
+#: Seconds in which all hogs begin, and nothing is counted.
+WARM_UP = 1.0
 SWITCHES = 100_000
 
 
@@ -55,23 +57,28 @@ class Bench:
         self.loops = [0] * max(hogs, 1)
         self.delays: list[float] = []
         self.listener = socket.create_server((ADDRESS, 0))
-        self.end = 0.0
+        self.counted = self.end = 0.0
 
     def begin(self) -> None:
         """Tell the parent that everything has been started."""
-        self.end = time.perf_counter() + self.seconds
+        self.counted = time.perf_counter() + WARM_UP
+        self.end = self.counted + self.seconds
         print(self.listener.getsockname()[1], flush=True)
 
     def hog(self, number: int) -> None:
         loops, end = self.loops, self.end
-        while time.perf_counter() < end:
+        while (now := time.perf_counter()) < end:
             for _ in range(STEPS):
                 pass
-            loops[number] += 1
+            loops[number] += now >= self.counted
 
     def doze(self, sleep: Callable[[float], object]) -> None:
         while (begun := time.perf_counter()) < self.end:
             sleep(PAUSE)
+            self.slept(begun)
+
+    def slept(self, begun: float) -> None:
+        if begun >= self.counted:
             self.delays.append(time.perf_counter() - begun - PAUSE)
 
     def serve(self, sockets: Any) -> None:
@@ -123,7 +130,7 @@ def in_asyncio(bench: Bench, _: float) -> None:
     async def doze() -> None:
         while (begun := time.perf_counter()) < bench.end:
             await asyncio.sleep(PAUSE)
-            bench.delays.append(time.perf_counter() - begun - PAUSE)
+            bench.slept(begun)
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -171,13 +178,15 @@ def echoes(port: int, seconds: float) -> list[float]:
     found = []
     with socket.create_connection((ADDRESS, port)) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        end = time.perf_counter() + seconds
+        counted = time.perf_counter() + WARM_UP
+        end = counted + seconds
         while (begun := time.perf_counter()) < end:
             client.sendall(MESSAGE)
             if not select.select([client], [], [], end - begun)[0]:
                 break
             client.recv(len(MESSAGE))
-            found.append(time.perf_counter() - begun)
+            if begun >= counted:
+                found.append(time.perf_counter() - begun)
             time.sleep(PAUSE)
     return found
 
