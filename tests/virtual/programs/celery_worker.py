@@ -1,0 +1,57 @@
+"""A Celery worker with its pool of threads, the broker in memory, on the main thread."""
+
+import os
+import signal
+import threading
+import traceback
+
+from celery import Celery, current_task, group
+
+TASKS = 20
+together = threading.Barrier(TASKS)
+app = Celery("tasks", broker="memory://", backend="cache+memory://")
+app.conf.worker_hijack_root_logger = False
+
+
+@app.task
+def wait_together(number):
+    together.wait(60)
+    return number, current_task.request.id, threading.current_thread().name
+
+
+@app.task
+def fail():
+    raise ValueError("its own")
+
+
+@app.task(bind=True, max_retries=3)
+def in_the_end(self):
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.01)
+    return self.request.retries
+
+
+def use():
+    results = [wait_together.delay(number) for number in range(TASKS)]
+    found = [result.get(timeout=60) for result in results]
+    assert [(number, ident) for number, ident, _ in found] == [
+        (number, result.id) for number, result in enumerate(results)
+    ]
+    assert len({name for _, _, name in found}) == TASKS
+    assert isinstance(fail.delay().get(timeout=60, propagate=False), ValueError)
+    assert in_the_end.delay().get(timeout=60) == 2
+    assert len(group(wait_together.s(n) for n in range(TASKS))().get(timeout=60)) == TASKS
+    print("done", flush=True)
+
+
+def client():
+    try:
+        use()
+    except BaseException:
+        traceback.print_exc()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+threading.Thread(target=client).start()
+options = ["--pool", "threads", "--concurrency", str(TASKS), "--without-mingle"]
+app.worker_main(["worker", *options, "--loglevel", "ERROR"])
