@@ -58,7 +58,7 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-    """The time slice in seconds for a text such as "5ms"; argparse reports what is wrong with it."""
+    """The time slice in seconds for a text such as "5ms"; argparse reports a wrong one."""
     try:
         seconds = seconds_of(text)
         if seconds != 0:
