@@ -10,7 +10,7 @@ from celery import Celery, current_task, group
 TASKS = 20
 together = threading.Barrier(TASKS)
 app = Celery("tasks", broker="memory://", backend="cache+memory://")
-app.conf.worker_hijack_root_logger = False
+app.conf.update(worker_hijack_root_logger=False, worker_redirect_stdouts=False)
 
 
 @app.task
