@@ -9,7 +9,7 @@ JOBS = 5
 times = threading.Semaphore(0)
 together = threading.Barrier(JOBS + 1)
 failures = []
-scheduler = BackgroundScheduler(timezone=datetime.timezone.utc)
+scheduler = BackgroundScheduler(timezone=datetime.UTC)
 
 
 def fail():

@@ -27,7 +27,7 @@ def client(number):
     connection.close()
 
 
-server = wsgi.Server(("127.0.0.1", 0), app, numthreads=THREADS)
+server = wsgi.Server(("127.0.0.1", 0), app, numthreads=THREADS, request_queue_size=CLIENTS)
 server.prepare()
 serving = threading.Thread(target=server.serve)
 serving.start()

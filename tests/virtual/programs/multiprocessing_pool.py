@@ -26,7 +26,8 @@ with ThreadPool(WORKERS) as pool:
     errors = []
     failed = pool.apply_async(fail, error_callback=errors.append)
     failed.wait(60)
-    assert not failed.successful() and isinstance(errors[0], ValueError)
+    assert not failed.successful()
+    assert isinstance(errors[0], ValueError)
     late = pool.apply_async(time.sleep, (0.2,))
     try:
         late.get(timeout=0.01)

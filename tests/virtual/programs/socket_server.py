@@ -53,7 +53,7 @@ for thread in serving:
 with ThreadPoolExecutor(CLIENTS) as pool:
     list(pool.map(line_client, range(CLIENTS)))
     list(pool.map(datagram_client, range(20)))
-for server, thread in zip((tcp, udp), serving):
+for server, thread in zip((tcp, udp), serving, strict=False):
     server.shutdown()
     thread.join()
     server.server_close()  # waits for the threads of its requests

@@ -49,7 +49,8 @@ with ThreadPoolExecutor(4, "worker", initialize, (17,)) as pool:
     first, rest = concurrent.futures.wait(
         [late, pool.submit(fail)], return_when=concurrent.futures.FIRST_EXCEPTION
     )
-    assert rest == {late} and len(first) == 1
+    assert rest == {late}
+    assert len(first) == 1
     called = []
     late.add_done_callback(called.append)
     opened.set()
@@ -60,7 +61,8 @@ opened.clear()
 pool = ThreadPoolExecutor(1)
 running, queued = pool.submit(opened.wait), pool.submit(print, "never")
 pool.shutdown(wait=False, cancel_futures=True)
-assert queued.cancelled() and not running.done()
+assert queued.cancelled()
+assert not running.done()
 opened.set()
 assert running.result() is True
 pool.shutdown()
