@@ -38,6 +38,8 @@ typedef struct PfMainOps {
     /* A raw fiber continues after a wait that nothing thrown has ended.  Runs
      * no code. */
     void (*resumed)(PfThread *t, FiberObject *fiber);
+    /* Is the fiber the main program? */
+    bool (*is_main)(const FiberObject *fiber);
 } PfMainOps;
 
 /* Operations of rooms above that rooms below call. One part fills in each. */

@@ -73,7 +73,15 @@ resumed(PfThread *t, FiberObject *fiber)
     }
 }
 
+/* A fiber that was entered from the main program does not count here. */
+static bool
+is_main_itself(const FiberObject *fiber)
+{
+    return fiber == main_fiber;
+}
+
 static const PfMainOps main_ops = {
+    .is_main = is_main_itself,
     .raise_thrown = raise_thrown,
     .resumed = resumed,
 };

@@ -47,8 +47,8 @@ typedef struct PfHandle {
     PyObject *function, *args, *kwargs;
     PyObject *sentinel; /* the thread's end calls its release(); or NULL */
     PyObject *weakrefs;
-    FiberObject *fiber;  /* borrowed */
-    size_t ident; /* 0: not started */
+    FiberObject *fiber; /* borrowed */
+    size_t ident;       /* 0: not started */
     PfWaitq waiters;
     uint8_t state; /* a PfHandleState */
     bool daemon;
