@@ -105,6 +105,16 @@ pf_handle_ended(PfHandle *self)
     }
 }
 
+/* The thread is one that this process, a fork's child, does not have.  Those
+ * that wait for it do not exist here, either. */
+void
+pf_handle_lost(PfHandle *self)
+{
+    self->fiber = NULL;
+    self->waiters = (PfWaitq){NULL};
+    self->state = PF_HANDLE_DONE;
+}
+
 /* -------------------------------------------------------------------- waiting */
 
 int

@@ -61,6 +61,7 @@ void pf_handle_set_state(PfHandle *handle, PfHandleState state);
  * an exception. */
 int pf_handle_await_begin(PfHandle *handle, PfThread *t);
 void pf_handle_ended(PfHandle *handle);
+void pf_handle_lost(PfHandle *handle);
 int pf_handle_init(PyObject *module);
 
 /* start.c */
@@ -70,6 +71,7 @@ pf_virtual_is(const FiberObject *fiber)
 {
     return pf_fiber_kind(fiber) == &pf_virtual_ops;
 }
+int pf_virtual_after_fork(PfThread *t); /* 0 */
 int pf_virtual_start_init(PyObject *module);
 
 /* ident.c */
