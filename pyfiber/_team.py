@@ -70,9 +70,7 @@ def begin(first: Any, threads: int, how: Any) -> Begun:
     failures: list[BaseException] = []
     ready = threading.Semaphore(0)
     members = [
-        native_thread(
-            _member, (first, how, failures, ready), name=f"pyfiber-run-{n}", daemon=True
-        )
+        native_thread(_member, (first, how, failures, ready), name=f"pyfiber-run-{n}", daemon=True)
         for n in range(2, threads + 1)
     ]
     started: list[threading.Thread] = []

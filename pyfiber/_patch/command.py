@@ -51,7 +51,7 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-    """The time slice in seconds for a text such as "5ms"; argparse reports what is wrong with it."""
+    """The time slice in seconds for a text such as "5ms"; argparse reports an error in it."""
     try:
         seconds = seconds_of(text)
         pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
@@ -109,7 +109,9 @@ def main(options: argparse.Namespace) -> int:
         if options.virtual_threads:
             _load("pyfiber._virtual.command").run(options, failures.log)
         else:
-            pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=options.time_slice)
+            pyfiber.run(
+                run_program, options, on_unhandled=failures.log, time_slice=options.time_slice
+            )
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()
