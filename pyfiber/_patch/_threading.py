@@ -142,7 +142,7 @@ def join(self: threading.Thread, timeout: float | None = None) -> None:
 
 
 def is_virtual(thread: threading.Thread) -> bool:
-    """Is the Thread a fiber, or was it one? Its handle parks those that join (virtual/handle.c)."""
+    """Is the Thread a fiber, or was it one? Fibers that join it park (virtual/handle.c)."""
     return isinstance(vars(thread).get("_handle"), _engine._ThreadHandle)
 
 

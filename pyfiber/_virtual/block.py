@@ -32,7 +32,9 @@ class MainRun:
     switches to the main function again, that returns, and the run ends.
     """
 
-    def __init__(self, on_unhandled: Callable[..., object] | None, time_slice: float | None) -> None:
+    def __init__(
+        self, on_unhandled: Callable[..., object] | None, time_slice: float | None
+    ) -> None:
         options: dict[str, Any] = {} if on_unhandled is None else {"on_unhandled": on_unhandled}
         self.scheduler = Scheduler(time_slice=time_slice, **options)
         self._body = _engine.current()

@@ -85,8 +85,9 @@ def test_code_in_a_spawned_fiber_or_generator_belongs_to_the_right_thread(prints
             def names():
                 pyfiber.emit(threading.current_thread().name)
             def work():
-                print(list(names()), pyfiber.Fiber(lambda: threading.current_thread().name).switch())
-                print(pyfiber.spawn(lambda: threading.current_thread().name).result())
+                name = lambda: threading.current_thread().name
+                print(list(names()), pyfiber.Fiber(name).switch())
+                print(pyfiber.spawn(name).result())
             thread = threading.Thread(target=work, name="t")
             thread.start()
             thread.join()
