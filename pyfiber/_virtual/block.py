@@ -12,7 +12,8 @@ from pyfiber import _engine, _hooks
 from pyfiber._engine import Fiber, FiberError, Scheduler
 from pyfiber._native import is_native
 from pyfiber._patch import patch
-from pyfiber._virtual import forks, shutdown, signals, table
+from pyfiber._patch._record import Record
+from pyfiber._virtual import forks, pipes, processes, shutdown, signals, table
 from pyfiber._virtual.starting import Session
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class MainRun:
     switches to the main function again, that returns, and the run ends.
     """
 
-    def __init__(self, on_unhandled: Callable[..., object] | None, time_slice: float | None) -> None:
+    def __init__(
+        self, on_unhandled: Callable[..., object] | None, time_slice: float | None
+    ) -> None:
         options: dict[str, Any] = {} if on_unhandled is None else {"on_unhandled": on_unhandled}
         self.scheduler = Scheduler(time_slice=time_slice, **options)
         self._body = _engine.current()
@@ -89,6 +92,15 @@ def _end_signals() -> None:
         raise left
 
 
+def _patch_more() -> Record:
+    """Let calls park that patch() leaves alone, but in which a program's threads may wait."""
+    record = Record()
+    pipes.apply(record)
+    processes.apply(record)
+    record.bind_names()
+    return record
+
+
 class VirtualThreads:
     """A block in which threads are fibers: see ``virtual_threads()``."""
 
@@ -124,6 +136,7 @@ class VirtualThreads:
             self._main = shutdown.MainThread(self._session)
             undo.callback(self._main.restore)
             undo.callback(table.install((*table.THREADS, *table.SIGNALS)).undo)
+            undo.callback(_patch_more().undo)
             self._undo = undo.pop_all()
         return self
 

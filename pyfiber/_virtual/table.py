@@ -65,7 +65,7 @@ SIGNALS = (
 
 
 def _look_alike(rows: Sequence[Row]) -> None:
-    """Give the stand-ins the names of what they stand for, for messages and for pickle."""
+    """Give the stand-ins the names of the originals, for messages and for pickle."""
     for row in reversed(rows):
         if not isinstance(row.stands_in, type):
             row.stands_in.__module__ = row.module

@@ -27,7 +27,7 @@ typedef struct PfRootOps {
     void (*report_left)(PfThread *t);
 } PfRootOps;
 
-/* Operations of virtual/. During a block of virtual threads the thread's own
+/* What virtual/ does for rooms below. During a block of virtual threads the thread's own
  * stack, a raw fiber, is the main program, and waits in the run; signals and
  * exceptions for the main program come while other fibers run. */
 typedef struct PfMainOps {
@@ -38,6 +38,8 @@ typedef struct PfMainOps {
     /* A raw fiber continues after a wait that nothing thrown has ended.  Runs
      * no code. */
     void (*resumed)(PfThread *t, FiberObject *fiber);
+    /* Is the fiber the main program? */
+    bool (*is_main)(const FiberObject *fiber);
 } PfMainOps;
 
 /* Operations of rooms above that rooms below call. One part fills in each. */

@@ -87,16 +87,20 @@ pf_slice_others(const SchedulerObject *s)
            pf_poller_busy(s->core.poller);
 }
 
-/* Raw fibers decide themselves who runs next, so they are not preempted. The
- * thread's own stack is, if the loop runs elsewhere: as the main program of
- * virtual threads. */
+/* Does the running fiber take turns with those of the scheduler? */
+static bool
+takes_turns(const FiberObject *self, const SchedulerObject *s)
+{
+    return self->scheduled ? self->core.scheduler == &s->core
+                           : pf_parts_hooks.main_program->is_main(self);
+}
+
 bool
 pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
-    return (self->scheduled ? self->core.scheduler == &s->core
-                            : self == t->root) &&
-           !self->is_hub && !self->dying && !pf_fiber_kind(self)->serves &&
+    return takes_turns(self, s) && !self->is_hub && !self->dying &&
+           !pf_fiber_kind(self)->serves &&
            pf_fiber_rare(self)->unpreemptible == 0 && s->explorer == NULL &&
            (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
 }

@@ -284,7 +284,8 @@ static void
 restore_interval(void)
 {
     if (interval_ours != 0.0 && switch_interval(-1.0) == interval_ours) {
-        (void)switch_interval(interval);
+        /* sys.setswitchinterval() rounds down to microseconds. */
+        (void)switch_interval(interval + 5e-7);
     }
     interval_ours = 0.0;
     if (PyErr_Occurred()) {

@@ -35,9 +35,8 @@ get_ident(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     FiberObject *fiber = here();
-    return fiber == NULL
-               ? PyLong_FromUnsignedLong(PyThread_get_thread_ident())
-               : PyLong_FromSize_t(pf_virtual_ident(fiber));
+    return fiber == NULL ? PyLong_FromUnsignedLong(PyThread_get_thread_ident())
+                         : PyLong_FromSize_t(pf_virtual_ident(fiber));
 }
 
 static PyObject *

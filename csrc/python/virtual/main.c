@@ -73,7 +73,15 @@ resumed(PfThread *t, FiberObject *fiber)
     }
 }
 
+/* A fiber that was entered from the main program does not count here. */
+static bool
+is_main_itself(const FiberObject *fiber)
+{
+    return fiber == main_fiber;
+}
+
 static const PfMainOps main_ops = {
+    .is_main = is_main_itself,
     .raise_thrown = raise_thrown,
     .resumed = resumed,
 };
@@ -89,6 +97,7 @@ has_helpers(const SchedulerObject *s)
 const PfPart pf_virtual_part = {
     .hooks = {.main_program = &main_ops},
     .has_helpers = has_helpers,
+    .after_fork = pf_virtual_after_fork,
 };
 
 /* --------------------------------------------------------------- from Python */
