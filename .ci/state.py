@@ -21,7 +21,9 @@ from pathlib import Path
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
 KIND = re.compile(
-    r"constant after import|shared, (behind (?:\w+_lock|its own mutex|the GIL)|one word)|of a thread", re.I
+    r"constant after import|shared, (behind (?:\w+_lock|its own mutex|the GIL)|one word)"
+    r"|of a thread",
+    re.I,
 )
 #: A line that declares a variable: as clang-format has it, at the left or static in a function.
 VARIABLE = re.compile(r"^(?:[A-Za-z_]|    +static ).*(?:;|\{|,|=)$")

@@ -397,7 +397,7 @@ FLOORS = (
     ("csrc/python", ("module.c",), "puts the rooms together"),
     ("csrc/python", ("capi",), "the table of functions for C programs"),
     ("csrc/python", ("grain", "patch"), "generators as tasks; the standard library's calls"),
-    ("csrc/python", ("queue",), "queues and channels"),
+    ("csrc/python", ("queue", "slice"), "queues and channels; time slices"),
     ("csrc/python", ("sync", "threads", "io", "testing", "greenlet", "watch"), ""),
     ("csrc/python", ("run/unix", "run/windows"), "signals"),
     ("csrc/python", ("run",), "the Scheduler and its loop"),

@@ -31,7 +31,7 @@ def native_thread(
     """Return a ``threading.Thread`` that is not started yet and whose start() makes a real thread.
 
     Inside of ``virtual_threads()`` other threads are fibers. A native thread is for code that
-    blocks where pyfiber cannot park, or that a C library wants on a thread of its own. Outside of
+    blocks where pyfiber cannot park, or that a C library wants on a separate thread. Outside of
     such a block it is a Thread like any other. TypeError if ``target`` is not callable.
     """
     if not callable(target):

@@ -31,11 +31,18 @@ def add_patch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_virtual_threads(parser: argparse.ArgumentParser) -> None:
-    """The options that make the program's threads fibers."""
+    """The options that make the program's threads fibers, and that preempt fibers."""
     parser.add_argument(
         "--virtual-threads",
         action="store_true",
         help="every thread that the program starts is a fiber; all parts are patched",
+    )
+    parser.add_argument(
+        "--time-slice",
+        type=time_slice_of,
+        metavar="LENGTH",
+        help="preempt a fiber that computes for longer than this, such as 10ms; for virtual threads"
+        " the default is 5ms, and 0 means never",
     )
 
 
@@ -51,10 +58,11 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-    """The time slice in seconds for a text such as "5ms"; argparse reports what is wrong with it."""
+    """The time slice in seconds for a text such as "5ms"; argparse reports a wrong one."""
     try:
         seconds = seconds_of(text)
-        pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
+        if seconds != 0:
+            pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
     except (ValueError, NotImplementedError) as exc:
         raise argparse.ArgumentTypeError(str(exc)) from None
     return seconds
@@ -69,17 +77,11 @@ def patch_as(options: argparse.Namespace) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line: options, then the program, then the program's own arguments."""
     parser.usage = (
-        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads] [--time-slice LENGTH] "
-        "(PROGRAM | -m MODULE) [ARGUMENT ...]"
+        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads] [--time-slice LENGTH]"
+        " (PROGRAM | -m MODULE) [ARGUMENT ...]"
     )
     add_patch(parser)
     add_virtual_threads(parser)
-    parser.add_argument(
-        "--time-slice",
-        type=time_slice_of,
-        metavar="LENGTH",
-        help="preempt a fiber that computes for longer than this: 5ms, for example",
-    )
     add_program(parser)
     parser.set_defaults(main=main)
 
@@ -109,7 +111,8 @@ def main(options: argparse.Namespace) -> int:
         if options.virtual_threads:
             _load("pyfiber._virtual.command").run(options, failures.log)
         else:
-            pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=options.time_slice)
+            time_slice = options.time_slice or None
+            pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=time_slice)
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()

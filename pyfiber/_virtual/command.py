@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 
-#: The program's exit functions. They may wait for daemon threads, so they run before these end.
+#: The program's exit functions. Daemon threads still run then, as the functions may need them.
 _at_exit: list[Call] = []
 
 
@@ -36,7 +36,7 @@ def _register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _unregister(func: Any, /) -> None:
     """``atexit.unregister()``."""
-    _at_exit[:] = [call for call in _at_exit if not (call[0] == func)]
+    _at_exit[:] = [call for call in _at_exit if call[0] != func]
     _theirs["unregister"](func)
 
 
@@ -117,5 +117,5 @@ def _report(exc: BaseException) -> BaseException:
     sys.excepthook(type(exc), exc, exc.__traceback__)
     if not isinstance(exc, KeyboardInterrupt):
         return SystemExit(1)
-    sys.excepthook = lambda *_: None  # it has been printed; the interpreter ends by the signal
+    sys.excepthook = lambda *_: None  # the traceback has been printed above
     return exc

@@ -39,9 +39,6 @@ def _after_fork() -> None:
     if session is None:
         return
     running = _engine._running_thread()
-    for handle in session.threads():
-        if handle is not running:
-            handle._set_done()
     if running is not None:
         if session.main_handle is not None:
             session.main_handle._set_done()

@@ -25,7 +25,7 @@ class Semaphore:
 
     def __init__(self, semlock: Any) -> None:
         self._semlock = semlock
-        #: Who holds a recursive lock in this process.
+        #: The ident of the thread that holds a recursive lock in this process.
         self._owner: int | None = None
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:

@@ -1,8 +1,8 @@
 """The end of a block of virtual threads, as the end of a program with threads.
 
 First the exit functions of thread pools run, then threads that are no daemons are waited for, then
-the others are cut off: FiberExit is raised where each waits, its ``finally`` blocks run, and nothing
-waits in them.
+the others are cut off: FiberExit is raised where each waits, and its ``finally`` blocks run, in
+which nothing waits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ class MainThread:
 
     def __init__(self, session: Session) -> None:
         self._thread: Any = threading.main_thread()
-        names = vars(self._thread)
+        thread: Any = self._thread
+        names = vars(thread)
         self._before = {name: names[name] for name in self.STATE if name in names}
-        self._handle = self._thread._handle = session.main_handle = _engine._main_handle()
+        self._handle = session.main_handle = _engine._main_handle()
+        thread._handle = self._handle
         self._lock = _thread.allocate_lock()
         if "_tstate_lock" in names:
             self._lock.acquire()
-            self._thread._tstate_lock = self._lock
+            thread._tstate_lock = self._lock
 
     def ends(self) -> None:
         """Wake the threads that join the main thread."""

@@ -31,7 +31,7 @@ _handlers: dict[int, Any] = {}
 
 
 class _Block:
-    """What the handlers need to know of the block that is open."""
+    """The block that is open, as far as handlers need it."""
 
     #: The fiber of the main program; None: no block is open.
     main: Fiber[Any] | None = None
@@ -108,7 +108,7 @@ def _handle(handler: Any, number: int) -> None:
         _Block.handled.ring()
 
 
-# what stands in for the functions of the module signal ---------------------------------------------
+# the stand-ins for functions of the module signal -------------------------------------------------
 
 
 def _main_only(what: str) -> None:
@@ -151,7 +151,7 @@ def pause() -> None:
 
 
 def pthread_kill(thread_id: int, signalnum: int, /) -> None:
-    """``signal.pthread_kill()``: a fiber has no thread of its own, so its run's gets the signal."""
+    """``signal.pthread_kill()``: the main thread gets the signals of fibers."""
     from pyfiber._virtual import starting
 
     session = starting.session

@@ -1,4 +1,4 @@
-"""Starting threads of the program as fibers: what stands for the functions of ``_thread``.
+"""Starting threads of the program as fibers: the stand-ins for the functions of ``_thread``.
 
 Each function decides when it is called. While no session is open, or in the child of a fork, it
 calls the original, so modules that have imported it by name keep working after the block.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyfiber import _engine
 from pyfiber._engine import Fiber, Scheduler, _ThreadHandle
 from pyfiber._native import is_native
 
-#: The interpreter's own functions. Those that only some versions have are looked up by name.
+#: The interpreter's own functions; None for names that this version does not have.
 original: dict[str, Any] = {
     name: vars(_thread).get(name)
     for name in (
@@ -31,6 +31,8 @@ original: dict[str, Any] = {
     )
 }
 original["_current_frames"] = sys._current_frames
+original["setswitchinterval"] = sys.setswitchinterval
+original["getswitchinterval"] = sys.getswitchinterval
 original["_current_exceptions"] = sys._current_exceptions
 
 #: The smallest stack for which a fiber may ask.
@@ -76,7 +78,7 @@ class Session:
         handle: _ThreadHandle,
         function: Callable[..., object],
         args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
         daemon: bool = True,
     ) -> int:
         """Start a thread, and return its ident."""
@@ -216,5 +218,34 @@ def current_exceptions() -> dict[int, Any]:
     return found
 
 
-#: The identifier of the operating system's thread, whatever stands for it elsewhere.
+#: Returns the identifier of the operating system's thread, also in a fiber.
 _thread_ident = _thread.get_ident
+
+
+def _slices() -> Scheduler | None:
+    """The scheduler whose time slice takes the place of the switch interval, or None."""
+    return None if session is None or session.scheduler.time_slice is None else session.scheduler
+
+
+#: The shortest time slice, in seconds.
+SHORTEST_SLICE = 0.0001
+
+
+def set_switch_interval(interval: float, /) -> None:
+    """Set the time slice of virtual threads in seconds: ``sys.setswitchinterval()``.
+
+    An interval shorter than the shortest slice counts as that.
+    """
+    scheduler = _slices()
+    if scheduler is None or not interval > 0:
+        original["setswitchinterval"](interval)  # raises what is due for such an interval
+    else:
+        scheduler.time_slice = max(interval, SHORTEST_SLICE)
+
+
+def get_switch_interval() -> float:
+    """Return the time slice of virtual threads in seconds: ``sys.getswitchinterval()``."""
+    scheduler = _slices()
+    if scheduler is None or scheduler.time_slice is None:
+        return original["getswitchinterval"]()  # type: ignore[no-any-return]
+    return scheduler.time_slice

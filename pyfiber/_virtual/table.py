@@ -48,6 +48,8 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
+    Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
+    Row("sys", "getswitchinterval", starting.get_switch_interval, "returns the time slice"),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),
     Row("sys", "_current_exceptions", starting.current_exceptions, "shows fibers, too"),
 )
@@ -63,7 +65,7 @@ SIGNALS = (
 
 
 def _look_alike(rows: Sequence[Row]) -> None:
-    """Give the stand-ins the names of what they stand for, for messages and for pickle."""
+    """Give the stand-ins the names of the originals, for messages and for pickle."""
     for row in reversed(rows):
         if not isinstance(row.stands_in, type):
             row.stands_in.__module__ = row.module

@@ -128,7 +128,9 @@ class Shared:
 
 def parks(real: Function) -> bool:
     """Does pyfiber.patch() make this function park in a fiber, by the run's clock?"""
-    return isinstance(real, (_engine.Gate, _engine.MethodGate)) and real._open
+    if isinstance(real, (_engine.Gate, _engine.MethodGate)):
+        return real._open
+    return getattr(real, "_parks", False) is True
 
 
 def waits(timeout: object = None) -> bool:

@@ -153,8 +153,8 @@ def test_second_interrupt_breaks_into_a_fiber_that_does_not_end() -> None:
 def test_second_interrupt_amid_the_first_ends_the_run() -> None:
     """While the thread begins that tells of the first; it was written to stderr, and lost."""
     printed = script("""
-        import _thread
-        _thread.start_new_thread = lambda function, args: interrupt()
+        from pyfiber import _native
+        _native.start_new_thread = lambda function, args: interrupt()
         def stubborn():
             try:
                 interrupt()

@@ -1,15 +1,17 @@
 """Where a fiber that computes is preempted, and where it is not.
 
 A spinner loops until another fiber has run, so a test in which it must be preempted ends only then.
-Where it must not be, it spins for several slices, and the other fiber must not have run.
+Where it must not be, it spins for several slices, and another fiber must have no turn meanwhile.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import re
 import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -34,15 +36,19 @@ class Flag:
 
     def __init__(self) -> None:
         self.up = False
+        self.turns = 0
 
     def spin(self) -> None:
         while not self.up:
             pass
 
-    def spin_long(self) -> None:
+    def spin_long(self) -> bool:
+        """Whether no other fiber had a turn meanwhile."""
+        before = self.turns
         end = time.perf_counter() + LONG
         while time.perf_counter() < end:
             pass
+        return self.turns == before
 
 
 def beside(work: Callable[[Flag], object]) -> Flag:
@@ -58,6 +64,25 @@ def beside(work: Callable[[Flag], object]) -> Flag:
 
     run(main, time_slice=SLICE)
     return flag
+
+
+def beside_many_turns(work: Callable[[Flag], object]) -> None:
+    """Run `work` while another fiber takes as many turns as it gets."""
+    flag = Flag()
+
+    def other() -> None:
+        while not flag.up:
+            flag.turns += 1
+            yield_now()
+
+    def main() -> None:
+        spawn(other)
+        try:
+            work(flag)
+        finally:
+            flag.up = True
+
+    run(main, time_slice=SLICE)
 
 
 # ---------------------------------------------------------------------- preempted
@@ -309,8 +334,7 @@ def test_recursion_error_is_raised_in_a_run_with_slices() -> None:
 
 def sort_key(flag: Flag) -> None:
     def key(item: int) -> int:
-        flag.spin_long()
-        assert not flag.up
+        assert flag.spin_long()
         return item
 
     [2, 1].sort(key=key)
@@ -320,13 +344,12 @@ def class_as_sort_key(flag: Flag) -> None:
     class Key:
         def __init__(self, item: int) -> None:
             self.item = item
-            flag.spin_long()
-            assert not flag.up
+            assert flag.spin_long()
 
         def __lt__(self, other: Key) -> bool:
             return self.item < other.item
 
-    sorted([2, 1], key=Key)  # type: ignore[arg-type]
+    sorted([2, 1], key=Key)
 
 
 def equality_in_a_dict(flag: Flag) -> None:
@@ -335,8 +358,7 @@ def equality_in_a_dict(flag: Flag) -> None:
             return 1
 
         def __eq__(self, other: object) -> bool:
-            flag.spin_long()
-            assert not flag.up
+            assert flag.spin_long()
             return False
 
     found = {Same(): 1}
@@ -346,25 +368,23 @@ def equality_in_a_dict(flag: Flag) -> None:
 def finalizer(flag: Flag) -> None:
     class Dies:
         def __del__(self) -> None:
-            flag.spin_long()
-            seen.append(flag.up)
+            seen.append(flag.spin_long())
 
     seen: list[bool] = []
     dies = Dies()
     del dies
-    assert seen == [False]
+    assert seen == [True]
 
 
 def weakref_callback(flag: Flag) -> None:
     def callback(_: object) -> None:
-        flag.spin_long()
-        seen.append(flag.up)
+        seen.append(flag.spin_long())
 
     seen: list[bool] = []
     dies = Flag()
     reference = weakref.ref(dies, callback)
     del dies
-    assert seen == [False]
+    assert seen == [True]
     assert reference() is None
 
 
@@ -372,8 +392,7 @@ def weakref_callback_in_a_call(flag: Flag) -> None:
     """The freed argument is dropped by the calling instruction itself."""
 
     def callback(_: object) -> None:
-        flag.spin_long()
-        seen.append(flag.up)
+        seen.append(flag.spin_long())
 
     seen: list[bool] = []
     references = []
@@ -386,27 +405,23 @@ def weakref_callback_in_a_call(flag: Flag) -> None:
     isinstance(make(), Flag)
     len([make()])
     str(*(make(),))
-    assert seen == [False] * 3
+    assert seen == [True] * 3
 
 
 def block(flag: Flag) -> None:
     with no_preemption():
         with no_preemption():
-            flag.spin_long()
-        flag.spin_long()
-        assert not flag.up
+            assert flag.spin_long()
+        assert flag.spin_long()
 
 
 def pyfibers_own_code(flag: Flag) -> None:
     from pyfiber import _calls
 
-    body = compile(
-        "import time\nend = time.perf_counter() + long\nwhile time.perf_counter() < end: pass\n",
-        _calls.__file__,
-        "exec",
-    )
-    exec(body, {"long": LONG})
-    assert not flag.up
+    source = inspect.getsource(Flag.spin_long).replace("def spin_long(self)", "def spin(self)")
+    names: dict[str, Any] = {"time": time, "LONG": LONG}
+    exec(compile(textwrap.dedent(source), _calls.__file__, "exec"), names)
+    assert names["spin"](flag)
 
 
 @pytest.mark.parametrize(
@@ -423,16 +438,12 @@ def pyfibers_own_code(flag: Flag) -> None:
     ],
 )
 def test_fiber_that_computes_is_not_preempted_in(work: Callable[[Flag], None]) -> None:
-    beside(work)
+    beside_many_turns(work)
 
 
 def test_import_is_not_preempted(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_of_a_slow_import.py").write_text(
-        "import time\n"
-        f"end = time.perf_counter() + {LONG}\n"
-        "while time.perf_counter() < end: pass\n"
-        "import sys\n"
-        "up = sys.flag.up\n"
+        "import sys\nundisturbed = sys.flag.spin_long()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -440,9 +451,9 @@ def test_import_is_not_preempted(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sys, "flag", flag, raising=False)
         import module_of_a_slow_import  # type: ignore[import-not-found]
 
-        assert not module_of_a_slow_import.up
+        assert module_of_a_slow_import.undisturbed
 
-    beside(work)
+    beside_many_turns(work)
     sys.modules.pop("module_of_a_slow_import", None)
 
 

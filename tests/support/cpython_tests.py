@@ -86,7 +86,7 @@ def programs_have_virtual_threads() -> None:
     def run(*arguments: str, **environment: Any) -> Any:
         options = list(itertools.takewhile(lambda each: each.startswith("-X"), arguments))
         program = list(arguments[len(options) :])
-        if not program or program[0] not in ("-c",) and program[0].startswith("-"):
+        if not program or (program[0] != "-c" and program[0].startswith("-")):
             return plain(*arguments, **environment)
         with tempfile.TemporaryDirectory() as folder:
             if program[0] == "-c":

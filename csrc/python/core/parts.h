@@ -27,7 +27,7 @@ typedef struct PfRootOps {
     void (*report_left)(PfThread *t);
 } PfRootOps;
 
-/* Operations of virtual/. During a block of virtual threads the thread's own
+/* What virtual/ does for rooms below. During a block of virtual threads the thread's own
  * stack, a raw fiber, is the main program, and waits in the run; signals and
  * exceptions for the main program come while other fibers run. */
 typedef struct PfMainOps {

@@ -272,7 +272,8 @@ int
 pf_slice_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions) < 0 ||
-                   pf_arm_init(module) < 0 || pf_entry_init(module) < 0
+                   pf_ticker_init() < 0 || pf_arm_init(module) < 0 ||
+                   pf_entry_init(module) < 0
                ? -1
                : 0;
 }

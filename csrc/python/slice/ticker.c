@@ -51,6 +51,9 @@ static size_t opened;
 /* shared, behind the GIL: the interval that the program had set, and the one
  * that pyfiber has set instead; 0: none */
 static double interval, interval_ours;
+/* constant after import: functions of sys, in whose place virtual threads put
+ * others */
+static PyObject *get_interval, *set_interval;
 
 /* ------------------------------------------------------------------- the looks */
 
@@ -246,21 +249,15 @@ stop(void)
 static double
 switch_interval(double seconds)
 {
-    PyObject *get = PySys_GetObject(seconds < 0.0 ? "getswitchinterval"
-                                                  : "setswitchinterval");
-    if (get == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "sys has no switch interval");
-        return -1.0;
+    if (seconds < 0.0) {
+        PyObject *found = PyObject_CallNoArgs(get_interval);
+        seconds = found == NULL ? -1.0 : PyFloat_AsDouble(found);
+        Py_XDECREF(found);
+        return seconds;
     }
-    PyObject *result = seconds < 0.0
-                           ? PyObject_CallNoArgs(get)
-                           : PyObject_CallFunction(get, "d", seconds);
-    double found = seconds;
-    if (result == NULL || seconds < 0.0) {
-        found = result == NULL ? -1.0 : PyFloat_AsDouble(result);
-    }
-    Py_XDECREF(result);
-    return found;
+    PyObject *done = PyObject_CallFunction(set_interval, "d", seconds);
+    Py_XDECREF(done);
+    return done == NULL ? -1.0 : seconds;
 }
 
 /* Lowers the interval to a quarter of the slice: 0 or -1. */
@@ -287,7 +284,8 @@ static void
 restore_interval(void)
 {
     if (interval_ours != 0.0 && switch_interval(-1.0) == interval_ours) {
-        (void)switch_interval(interval);
+        /* sys.setswitchinterval() rounds down to microseconds. */
+        (void)switch_interval(interval + 5e-7);
     }
     interval_ours = 0.0;
     if (PyErr_Occurred()) {
@@ -354,4 +352,16 @@ pf_ticker_after_fork(void)
     }
     ticker = NULL;
     return start();
+}
+
+int
+pf_ticker_init(void)
+{
+    get_interval = Py_XNewRef(PySys_GetObject("getswitchinterval"));
+    set_interval = Py_XNewRef(PySys_GetObject("setswitchinterval"));
+    if (get_interval == NULL || set_interval == NULL) {
+        PyErr_SetString(PyExc_ImportError, "sys has no switch interval");
+        return -1;
+    }
+    return 0;
 }

@@ -1,8 +1,7 @@
 /* The handle of a virtual thread: see virtual.h.
  *
- * The handle stands for `_thread._ThreadHandle`, which the interpreter has
- * since 3.13, and does on earlier versions what the lock of `_set_sentinel()`
- * does.  The fiber calls the handle, and the handle calls the thread's
+ * The handle replaces the interpreter's `_thread._ThreadHandle`, which exists
+ * since 3.13, and on earlier versions the lock of `_set_sentinel()`.  The fiber calls the handle, and the handle calls the thread's
  * function.
  *
  * The GIL guards all of this, as it guards the parking lot (patch/lot.h):
@@ -76,7 +75,7 @@ pf_handle_set_state(PfHandle *self, PfHandleState state)
     pf_waitq_grant_all(&self->waiters);
 }
 
-/* Releases the lock that stands for the thread's state up to 3.12. */
+/* Calls the release() of the object that the thread's end releases. */
 static void
 release_sentinel(PfHandle *self)
 {
@@ -108,6 +107,16 @@ pf_handle_ended(PfHandle *self)
     if (self->sentinel != NULL) {
         release_sentinel(self);
     }
+}
+
+/* The thread is one that this process, a fork's child, does not have, nor
+ * does it have those that wait for the thread. */
+void
+pf_handle_lost(PfHandle *self)
+{
+    self->fiber = NULL;
+    self->waiters = (PfWaitq){NULL};
+    self->state = PF_HANDLE_DONE;
 }
 
 /* -------------------------------------------------------------------- waiting */
@@ -329,8 +338,8 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-/* _main_handle(): the handle of the main program, which has no fiber of its
- * own; _set_done() ends it. */
+/* _main_handle(): the handle of the main program, for which no fiber was
+ * started; _set_done() ends it. */
 static PyObject *
 main_handle(PyObject *module, PyObject *ignored)
 {

@@ -97,6 +97,7 @@ has_helpers(const SchedulerObject *s)
 const PfPart pf_virtual_part = {
     .hooks = {.main_program = &main_ops},
     .has_helpers = has_helpers,
+    .after_fork = pf_virtual_after_fork,
 };
 
 /* --------------------------------------------------------------- from Python */

@@ -197,6 +197,23 @@ threads_of(PyObject *module, PyObject *op)
     return list;
 }
 
+/* In the child of a fork the program has no other thread than the running one.
+ * The others' fibers are copies, and never go on, not even to be unwound: so
+ * they leave the list of fibers, and their memory is lost. */
+int
+pf_virtual_after_fork(PfThread *t)
+{
+    FiberObject *self = t == NULL ? NULL : pf_virtual_here(t), *next;
+    for (FiberObject *f = t == NULL ? NULL : t->live; f != NULL; f = next) {
+        next = f->next;
+        if (f != self && pf_virtual_is(f)) {
+            pf_fiber_unlink(f);
+            pf_handle_lost(handle_of(f));
+        }
+    }
+    return 0;
+}
+
 /* Ends a fiber that is not running. */
 static void
 end_fiber(PfThread *t, FiberObject *fiber)

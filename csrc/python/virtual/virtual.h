@@ -8,7 +8,7 @@
  *   main.c    the main program: exceptions and signals reach it where it waits
  *
  * Called by module.c.  pyfiber/_virtual decides which functions of the
- * standard library stand for these, and when.
+ * standard library lead here, and when.
  *
  * The words: a *virtual thread* is a scheduled fiber of the kind
  * pf_virtual_ops, whose target is its handle until the fiber is done.  Code
@@ -61,6 +61,7 @@ void pf_handle_set_state(PfHandle *handle, PfHandleState state);
  * an exception. */
 int pf_handle_await_begin(PfHandle *handle, PfThread *t);
 void pf_handle_ended(PfHandle *handle);
+void pf_handle_lost(PfHandle *handle);
 int pf_handle_init(PyObject *module);
 
 /* start.c */
@@ -70,11 +71,12 @@ pf_virtual_is(const FiberObject *fiber)
 {
     return pf_fiber_kind(fiber) == &pf_virtual_ops;
 }
+int pf_virtual_after_fork(PfThread *t); /* 0 */
 int pf_virtual_start_init(PyObject *module);
 
 /* ident.c */
 /* The thread's number: the address of its fiber, with a bit that no identifier
- * of a system's thread has.  Those are addresses, too, or multiples of four. */
+ * of a system's thread has.  Such identifiers are addresses, too, or multiples of four. */
 static inline size_t
 pf_virtual_ident(const FiberObject *fiber)
 {
