@@ -81,13 +81,10 @@ release_sentinel(PfHandle *self)
 {
     PyObject *lock = self->sentinel;
     self->sentinel = NULL;
-    /* As the interpreter does, only if the lock is held: an exception in join()
-     * may have released it. */
-    PyObject *done = PyObject_CallMethod(lock, "locked", NULL);
-    if (done == Py_True) {
-        Py_SETREF(done, PyObject_CallMethod(lock, "release", NULL));
-    }
-    if (done == NULL) {
+    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
+    if (done == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear(); /* An exception in join() has released the lock. */
+    } else if (done == NULL) {
         PyErr_WriteUnraisable(lock);
     }
     Py_XDECREF(done);
