@@ -58,11 +58,7 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-<<<<<<< HEAD
     """The time slice in seconds for a text such as "5ms"; argparse reports a wrong one."""
-=======
-    """The time slice in seconds for a text such as "5ms"; argparse reports an error in it."""
->>>>>>> vthreads
     try:
         seconds = seconds_of(text)
         if seconds != 0:
@@ -115,14 +111,8 @@ def main(options: argparse.Namespace) -> int:
         if options.virtual_threads:
             _load("pyfiber._virtual.command").run(options, failures.log)
         else:
-<<<<<<< HEAD
             time_slice = options.time_slice or None
             pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=time_slice)
-=======
-            pyfiber.run(
-                run_program, options, on_unhandled=failures.log, time_slice=options.time_slice
-            )
->>>>>>> vthreads
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()

@@ -216,7 +216,6 @@ def current_exceptions() -> dict[int, Any]:
 
 #: Returns the identifier of the operating system's thread, also in a fiber.
 _thread_ident = _thread.get_ident
-<<<<<<< HEAD
 
 
 def _slices() -> Scheduler | None:
@@ -246,5 +245,3 @@ def get_switch_interval() -> float:
     if scheduler is None or scheduler.time_slice is None:
         return original["getswitchinterval"]()  # type: ignore[no-any-return]
     return scheduler.time_slice
-=======
->>>>>>> vthreads
