@@ -11,6 +11,7 @@ same name at the same time share one call. Anywhere else each function is the st
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import socket as _standard
@@ -31,6 +32,7 @@ __all__ = [
     "gethostbyaddr",
     "gethostbyname",
     "gethostbyname_ex",
+    "gethostname",
     "getnameinfo",
     "resolved",
     "set_resolver",
@@ -270,6 +272,9 @@ def getaddrinfo(
         host = _encoded(host)
     resolver = _chosen()
     if resolver is None or host is None or flags & _standard.AI_NUMERICHOST or _is_number(host):
+        if _engine._network() is not None:  # only the port can be a name, and a file has those
+            flags |= _standard.AI_NUMERICHOST
+            return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags)
         return system(host, port, family, type, proto, flags)
     return _by_resolver(resolver, host, port, family, type, proto, flags)
 
@@ -325,6 +330,8 @@ def gethostbyaddr(ip_address: str) -> tuple[str, list[str], list[str]]:
     """
     if not _in_run():
         return _theirs(_standard.gethostbyaddr)(ip_address)
+    if (network := _engine._network()) is not None:
+        return network._names_of(ip_address)  # type: ignore[no-any-return]
     found: tuple[str, list[str], list[str]] = _ask(
         _theirs(_standard.gethostbyaddr), _encoded(ip_address)
     )
@@ -336,6 +343,12 @@ def getnameinfo(sockaddr: Any, flags: int) -> tuple[str, str]:
     numbers = _standard.NI_NUMERICHOST | _standard.NI_NUMERICSERV
     if not _in_run() or flags & numbers == numbers:
         return _theirs(_standard.getnameinfo)(sockaddr, flags)
+    if (network := _engine._network()) is not None:
+        host, port = _theirs(_standard.getnameinfo)(sockaddr, flags | _standard.NI_NUMERICHOST)
+        if not flags & _standard.NI_NUMERICHOST:
+            with contextlib.suppress(_standard.herror):
+                host = network._names_of(host)[0]
+        return host, port
     found: tuple[str, str] = _ask(_standard.getnameinfo, sockaddr, flags)
     return found
 
@@ -344,7 +357,20 @@ def getfqdn(name: str = "") -> str:
     """Return the full name of a host; without an argument, of this one."""
     if not _in_run():
         return _theirs(_standard.getfqdn)(name)
+    if (network := _engine._network()) is not None:
+        try:
+            first: str = network._names_of(name or network._hostname())[0]
+        except OSError:
+            return name
+        return first
     found: str = _ask(_standard.getfqdn, name)
+    return found
+
+
+def gethostname() -> str:
+    """Return the name of this host."""
+    network = _engine._network()
+    found: str = _theirs(_standard.gethostname)() if network is None else network._hostname()
     return found
 
 

@@ -18,8 +18,18 @@ from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyfiber._engine import _may_park, _wait_any, now, wait_readable, yield_now
+from pyfiber._engine import (
+    FiberError,
+    _may_park,
+    _network,
+    _wait_any,
+    now,
+    wait_readable,
+    yield_now,
+)
 from pyfiber._engine import _outside as _theirs  # the standard function, also after patch()
+from pyfiber._memory import ERROR, HUNG_UP, READABLE, WRITABLE, end_of, is_in_memory, polled
+from pyfiber._memory import ready as ready_in_memory
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -65,18 +75,37 @@ def _ask_until(
 
 
 class _Many:
-    """One descriptor that is ready when one of the added descriptors is."""
+    """What a fiber waits for: descriptors, and sockets in memory."""
 
     def __init__(self) -> None:
-        self.poller: Any = _select.epoll() if hasattr(_select, "epoll") else _select.kqueue()  # type: ignore[attr-defined]
+        #: One descriptor of the system for many, made when the first of them is added.
+        self.poller: Any = None
+        self.reading: list[Any] = []
+        self.writing: list[Any] = []
 
     def __enter__(self) -> _Many:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.poller.close()
+        if self.poller is not None:
+            self.poller.close()
 
-    def add(self, fd: int, read: bool, write: bool, urgent: bool) -> None:
+    def add(self, fd: int, read: bool, write: bool, urgent: bool = False) -> None:
+        """Wait for this descriptor as well."""
+        what: Any = fd
+        if is_in_memory(fd):
+            what = end_of(fd)
+            if what is None:
+                return
+        elif _HAS_ONE_FOR_MANY:
+            self._add_to_poller(fd, read, write, urgent)
+            return
+        self.reading += [what] if read else []
+        self.writing += [what] if write else []
+
+    def _add_to_poller(self, fd: int, read: bool, write: bool, urgent: bool) -> None:
+        if self.poller is None:
+            self.poller = _select.epoll() if hasattr(_select, "epoll") else _select.kqueue()  # type: ignore[attr-defined]
         if hasattr(_select, "epoll"):
             mask = (
                 (_select.EPOLLIN if read else 0)
@@ -94,11 +123,25 @@ class _Many:
             self.poller.control([_select.kevent(fd, each)], 0)  # type: ignore[attr-defined]
 
     def wait(self, timeout: float | None) -> None:
-        wait_readable(self.poller, timeout)
+        """Park until one of them is ready; TimeoutError."""
+        if not self.reading and not self.writing and self.poller is not None:
+            wait_readable(self.poller, timeout)
+            return
+        poller = [] if self.poller is None else [self.poller.fileno()]
+        _wait_any([*self.reading, *poller], self.writing, timeout)
 
 
 def _number(fd: FileDescriptorLike) -> int:
     return fd if isinstance(fd, int) else fd.fileno()
+
+
+def refuse_in_memory(fd: FileDescriptorLike, what: str) -> None:
+    """FiberError if this is a socket in memory, which the system's object does not know."""
+    if _network() is not None and is_in_memory(_number(fd)):
+        raise FiberError(
+            f"{what} is the system's, and a socket in memory cannot be in it: use a class of "
+            "selectors, select.poll() or select.select(), or run the test without network="
+        )
 
 
 def _in_thread(fn: Callable[[], R]) -> R:
@@ -115,26 +158,90 @@ Ready = list[tuple[SelectorKey, int]]
 Ask = Callable[[float | None], Ready]
 
 
+def _keys_in_memory(selector: Any) -> list[SelectorKey]:
+    """The keys of sockets in memory; a run that has no network in memory has none."""
+    if _network() is None:
+        return []
+    keys = selector.get_map() or {}
+    return [key for key in keys.values() if is_in_memory(key.fd)]
+
+
+def _ready_in_memory(keys: list[SelectorKey]) -> Ready:
+    found = [
+        (key, key.events & _events_of(bits)) for key in keys if (bits := ready_in_memory(key.fd))
+    ]
+    return [(key, events) for key, events in found if events]
+
+
+def _events_in_memory(fd: FileDescriptorLike) -> int:
+    """What a socket in memory is ready for; 0 for a descriptor of the system."""
+    number = _number(fd)
+    return _events_of(ready_in_memory(number)) if is_in_memory(number) else 0
+
+
+def _events_of(bits: int) -> int:
+    failed = bits & (ERROR | HUNG_UP)
+    return (EVENT_READ if failed or bits & READABLE else 0) | (
+        EVENT_WRITE if failed or bits & WRITABLE else 0
+    )
+
+
 def select_by_descriptor(selector: Any, ask: Ask, timeout: float | None) -> Ready:
     """select() in a fiber, of a selector that has a descriptor (epoll, kqueue, devpoll)."""
-    return _ask_until(lambda: ask(0), partial(wait_readable, selector), timeout)
+    memory = _keys_in_memory(selector)
+    if not memory:
+        return _ask_until(lambda: ask(0), partial(wait_readable, selector), timeout)
+    with _Many() as many:
+        many.add(selector.fileno(), True, False)
+        return _select_many(many, memory, ask, timeout)
 
 
 def select_by_keys(selector: Any, ask: Ask, timeout: float | None) -> Ready:
     """select() in a fiber, of a selector without a descriptor: one is made for each wait."""
-    keys = selector.get_map().values()
-    if not _HAS_ONE_FOR_MANY:
-        reading = [key.fd for key in keys if key.events & EVENT_READ]
-        writing = [key.fd for key in keys if key.events & EVENT_WRITE]
-        return _ask_until(lambda: ask(0), lambda left: _wait_any(reading, writing, left), timeout)
-    found = ask(0)
+    memory = _keys_in_memory(selector)
+    found = [] if memory else ask(0)
     if found:
         return found
     with _Many() as many:
-        for key in keys:
-            events = key.events
-            many.add(key.fd, bool(events & EVENT_READ), bool(events & EVENT_WRITE), False)
-        return _ask_until(lambda: ask(0), many.wait, timeout)
+        for key in selector.get_map().values():
+            if not is_in_memory(key.fd):
+                many.add(key.fd, bool(key.events & EVENT_READ), bool(key.events & EVENT_WRITE))
+        return _select_many(many, memory, ask, timeout)
+
+
+def _select_many(many: _Many, memory: list[SelectorKey], ask: Ask, timeout: float | None) -> Ready:
+    for key in memory:
+        many.add(key.fd, bool(key.events & EVENT_READ), bool(key.events & EVENT_WRITE))
+    return _ask_until(lambda: ask(0) + _ready_in_memory(memory), many.wait, timeout)
+
+
+def entering(cls: type[Any], name: str) -> Callable[..., Any]:
+    """A replacement for ``register()``, ``modify()`` or ``unregister()`` of a standard class.
+
+    The system knows nothing of a socket in memory, so that is entered in the selector's map only.
+    """
+    theirs = _theirs(getattr(cls, name))
+    in_map = getattr(_standard._BaseSelectorImpl, name)
+
+    def method(self: Any, fileobj: FileDescriptorLike, *args: Any, **kwargs: Any) -> Any:
+        ours = is_in_memory(self._fileobj_lookup(fileobj))
+        return (in_map if ours else theirs)(self, fileobj, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+#: The methods that entering() replaces.
+ENTERING = ("register", "modify", "unregister")
+
+C = TypeVar("C", bound=type[Any])
+
+
+def _knows_memory(cls: C) -> C:
+    """Make a class of selectors take sockets in memory."""
+    for name in ENTERING:
+        setattr(cls, name, entering(cls, name))
+    return cls
 
 
 class _WithDescriptor:
@@ -155,6 +262,7 @@ class _WithoutDescriptor:
         return select_by_keys(self, ask, timeout) if _may_park() else ask(timeout)
 
 
+@_knows_memory
 class SelectSelector(_WithoutDescriptor, _standard.SelectSelector):
     """The standard SelectSelector, whose select() parks."""
 
@@ -164,6 +272,7 @@ DefaultSelector: Any = SelectSelector
 
 if hasattr(_standard, "PollSelector"):
 
+    @_knows_memory
     class PollSelector(_WithoutDescriptor, _standard.PollSelector):
         """The standard PollSelector, whose select() parks."""
 
@@ -171,6 +280,7 @@ if hasattr(_standard, "PollSelector"):
 
 if hasattr(_standard, "DevpollSelector"):
 
+    @_knows_memory
     class DevpollSelector(_WithDescriptor, _standard.DevpollSelector):  # type: ignore[misc,name-defined]
         """The standard DevpollSelector, whose select() parks."""
 
@@ -178,6 +288,7 @@ if hasattr(_standard, "DevpollSelector"):
 
 if sys.platform != "win32" and hasattr(_standard, "KqueueSelector"):
 
+    @_knows_memory
     class KqueueSelector(_WithDescriptor, _standard.KqueueSelector):  # type: ignore[misc,name-defined]
         """The standard KqueueSelector, whose select() parks."""
 
@@ -185,6 +296,7 @@ if sys.platform != "win32" and hasattr(_standard, "KqueueSelector"):
 
 if hasattr(_standard, "EpollSelector"):
 
+    @_knows_memory
     class EpollSelector(_WithDescriptor, _standard.EpollSelector):
         """The standard EpollSelector, whose select() parks."""
 
@@ -194,34 +306,43 @@ if hasattr(_standard, "EpollSelector"):
 # in place of the module select --------------------------------------------------------------------
 
 
+_their_select = _theirs(_select.select)
+
+Lists = tuple[list[Any], list[Any], list[Any]]
+
+
 def select(
     rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any], timeout: float | None = None
-) -> tuple[list[Any], list[Any], list[Any]]:
+) -> Lists:
     """``select.select()``, which parks the running fiber."""
-    theirs = _theirs(_select.select)
     if not _may_park():
-        return theirs(rlist, wlist, xlist, timeout)
+        return _their_select(rlist, wlist, xlist, timeout)
     asked = list(rlist), list(wlist), list(xlist)
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     if not _HAS_ONE_FOR_MANY and asked[2]:
-        return _in_thread(lambda: theirs(*asked, timeout))
+        return _in_thread(lambda: _their_select(*asked, timeout))
 
-    def ask() -> tuple[list[Any], list[Any], list[Any]] | None:
-        found = theirs(*asked, 0)
-        return found if any(found) else None
-
-    found = ask()
-    if found is None and not _HAS_ONE_FOR_MANY:
-        numbers = [_number(fd) for fd in asked[0]], [_number(fd) for fd in asked[1]]
-        found = _ask_until(ask, lambda left: _wait_any(*numbers, left), timeout)
-    elif found is None:
+    found = _look(asked)
+    if found is None:
         reading, writing, special = ({_number(fd) for fd in each} for each in asked)
         with _Many() as many:
             for fd in reading | writing | special:
                 many.add(fd, fd in reading, fd in writing, fd in special)
-            found = _ask_until(ask, many.wait, timeout)
+            found = _ask_until(lambda: _look(asked), many.wait, timeout)
     return found if found is not None else ([], [], [])
+
+
+def _look(asked: Lists) -> Lists | None:
+    """What is ready now; None: nothing is."""
+    if _network() is None:
+        found = _their_select(*asked, 0)
+        return found if any(found) else None
+    theirs = [[fd for fd in each if not is_in_memory(_number(fd))] for each in asked]
+    found = _their_select(theirs[0], theirs[1], theirs[2], 0)
+    for each, ready, event in zip(asked, found, (EVENT_READ, EVENT_WRITE, 0), strict=True):
+        ready += [fd for fd in each if _events_in_memory(fd) & event]
+    return found if any(found) else None
 
 
 if hasattr(_select, "poll"):
@@ -244,17 +365,20 @@ if hasattr(_select, "poll"):
             /,
         ) -> None:
             """Ask for these events from now on."""
-            self._poll.register(fd, eventmask)
+            if not is_in_memory(_number(fd)):
+                self._poll.register(fd, eventmask)
             self._masks[_number(fd)] = eventmask
 
         def modify(self, fd: FileDescriptorLike, eventmask: int, /) -> None:
             """Ask for other events."""
-            self._poll.modify(fd, eventmask)
+            if _number(fd) not in self._masks or not is_in_memory(_number(fd)):
+                self._poll.modify(fd, eventmask)
             self._masks[_number(fd)] = eventmask
 
         def unregister(self, fd: FileDescriptorLike, /) -> None:
             """Stop asking for events."""
-            self._poll.unregister(fd)
+            if not is_in_memory(_number(fd)):
+                self._poll.unregister(fd)
             del self._masks[_number(fd)]
 
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
@@ -279,7 +403,14 @@ if hasattr(_select, "poll"):
                 return _ask_until(self._ask, many.wait, seconds)
 
         def _ask(self) -> list[tuple[int, int]]:
-            return _ask_poll(self._poll, 0)
+            found: list[tuple[int, int]] = _ask_poll(self._poll, 0)
+            if _network() is None:
+                return found
+            return found + [
+                (fd, events)
+                for fd, mask in self._masks.items()
+                if is_in_memory(fd) and (events := polled(fd, mask))
+            ]
 
 
 if sys.platform == "linux":
@@ -301,6 +432,11 @@ if sys.platform == "linux":
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._epoll, name)
+
+        def register(self, fd: FileDescriptorLike, *eventmask: int) -> None:
+            """Ask for events of the descriptor from now on."""
+            refuse_in_memory(fd, "select.epoll()")
+            self._epoll.register(fd, *eventmask)
 
         def __enter__(self) -> epoll:
             return self

@@ -23,6 +23,7 @@ from pyfiber.dns import (  # noqa: F401
     gethostbyaddr,
     gethostbyname,
     gethostbyname_ex,
+    gethostname,
     getnameinfo,
 )
 
@@ -203,7 +204,7 @@ def _taken_over(other: _standard.socket) -> _Ours:
 def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ignore[no-redef]
     """Return two connected sockets."""
     if (network := _engine._network()) is not None:
-        return network._socketpair(*args, **kwargs)  # type: ignore[no-any-return]
+        return network._socketpair(socket, *args, **kwargs)  # type: ignore[no-any-return]
     left, right = _standard.socketpair(*args, **kwargs)
     return _taken_over(left), _taken_over(right)
 

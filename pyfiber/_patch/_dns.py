@@ -1,4 +1,4 @@
-"""The part ``dns``: the look-ups of names in ``socket``. ``getfqdn()`` calls one of them."""
+"""The part ``dns``: the look-ups of names in ``socket``. ``getfqdn()`` calls two of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import socket
 from pyfiber import dns
 from pyfiber._patch._record import Record
 
-FUNCTIONS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo")
+FUNCTIONS = (
+    "getaddrinfo",
+    "gethostbyname",
+    "gethostbyname_ex",
+    "gethostbyaddr",
+    "gethostname",
+    "getnameinfo",
+)
 
 
 def apply(record: Record) -> None:

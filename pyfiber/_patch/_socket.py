@@ -77,8 +77,42 @@ Shared.__module__ = "pyfiber.socket"
 
 
 def new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    """``socket.socket.__new__`` in a fiber."""
-    return Shared.__new__(Shared) if cls is _Standard else _Base.__new__(cls)
+    """``socket.socket.__new__`` in a fiber.
+
+    A class of the program's own is the standard one with additions, except that the network in
+    memory of a run under test has its sockets as well.
+    """
+    if cls is _Standard:
+        return Shared.__new__(Shared, *args, **kwargs)
+    network = _engine._network()
+    if network is None or network._class_for(cls, args, kwargs) is cls:
+        return _Base.__new__(cls)
+    return Shared.__new__(_shared(cls), *args, **kwargs)
+
+
+_shared_classes: dict[type[Any], type[Any]] = {}
+
+
+def _shared(cls: type[Any]) -> type[Any]:
+    """A subclass of a class of the program's own whose sockets are of Shared as well."""
+    if cls not in _shared_classes:
+        _shared_classes[cls] = type(cls.__name__, (cls, Shared), {"__module__": cls.__module__})
+    return _shared_classes[cls]
+
+
+def socketpair(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """``socket.socketpair()`` in a fiber: the system makes it, but for a network in memory."""
+    network = _engine._network()
+    if network is None:
+        pair: tuple[Any, Any] = _theirs_socketpair(*args, **kwargs)
+        return pair
+    left, right = network._socketpair(Shared, *args, **kwargs)
+    left._set_turns()
+    right._set_turns()
+    return left, right
+
+
+_theirs_socketpair = _engine._outside(socket.socketpair)
 
 
 # made elsewhere -----------------------------------------------------------------------------------
@@ -313,4 +347,5 @@ def apply(record: Record) -> None:
         if hasattr(_Standard, inside.__name__):
             record.method(_Standard, inside.__name__, inside)
     record.method(_Standard, "__new__", new)
+    record.function(socket, "socketpair", socketpair)
     record.notes.append("sockets made in a fiber are pyfiber.socket's")

@@ -184,8 +184,8 @@ class Server:
 
     def _accept_all(self, ready: Event) -> None:
         try:
+            ready.wait()  # also if the server is stopped meanwhile: connections wait already
             with self._accepting:
-                ready.wait()
                 self._accept_until_stopped()
             self._accept_the_rest()
         except BaseException:

@@ -34,6 +34,7 @@ from pyfiber.testing.errors import (
     ScheduleFailure,
 )
 from pyfiber.testing.explore import Exploration, choose, explore, preempt, replay, run
+from pyfiber.testing.machines import Node
 from pyfiber.testing.network import Network
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "LivelockError",
     "Network",
     "NeverAwaitedError",
+    "Node",
     "NondeterminismError",
     "ReplayDivergence",
     "ScheduleError",

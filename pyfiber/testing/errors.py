@@ -8,7 +8,8 @@ class ScheduleFailure(AssertionError):
 
     ``exception`` is what the program raised, ``schedule`` the string that `replay()` takes,
     ``seed`` and ``number`` say which schedule of the exploration it was (``number`` counts from 1),
-    ``log`` says which fiber ran when.
+    ``log`` says which fiber ran when, ``story`` what the network in memory did besides moving
+    bytes.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class ScheduleFailure(AssertionError):
         seed: int | None = None,
         number: int | None = None,
         log: str = "",
+        story: str = "",
     ) -> None:
         super().__init__(text)
         self.exception = exception
@@ -27,6 +29,7 @@ class ScheduleFailure(AssertionError):
         self.seed = seed
         self.number = number
         self.log = log
+        self.story = story
 
 
 class ScheduleError(ValueError):

@@ -365,6 +365,8 @@ def run_program(program: Program, seed: int | None, strategy: str | None, depth:
         runner.configure(strategy=kind, seed=mix(number, 0), depth=check_depth(depth))
         attempt = runner.run()
         if attempt.failure is not None:
+            if runner.story():
+                attempt.failure.add_note(f"what the network did:\n{runner.story()}")
             if kind != FIFO:
                 schedule = str(runner.schedule())
                 replay = program.replay.replace("SCHEDULE", schedule)

@@ -146,6 +146,7 @@ def failure(
         replay_line(found.runner.program),
         log,
         found.first.deviations,
+        found.runner.story(),
     )
     return ScheduleFailure(
         text,
@@ -154,6 +155,7 @@ def failure(
         seed=seed,
         number=number,
         log=log,
+        story=found.runner.story(),
     )
 
 

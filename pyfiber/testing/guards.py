@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.clock import NS, VirtualClock
+from pyfiber.testing.machines import node_here
 
 __tracebackhide__ = True  # pytest's
 
@@ -168,7 +169,8 @@ def guarded_sleep(real: Function) -> Function:
         rules = rules_here()
         if rules is not None and rules.clock is not None:
             if rules.active:
-                pyfiber.sleep(seconds)
+                node = node_here()
+                pyfiber.sleep(seconds if node is None else seconds / (1 + node.drift))
             else:  # in setup or check
                 rules.clock.advance(seconds)
             return
@@ -179,20 +181,28 @@ def guarded_sleep(real: Function) -> Function:
     return sleep
 
 
+def locks_park() -> bool:
+    """Does pyfiber.patch() make the interpreter's locks park in a fiber?"""
+    patch = sys.modules.get("pyfiber._patch")
+    return patch is not None and "threading" in patch.in_force()
+
+
 class Lock:
     """threading.Lock, except that in a run it refuses to wait for ever for another fiber."""
 
     __slots__ = ("__weakref__", "_lock")
 
     def __new__(cls) -> Any:
-        return super().__new__(cls) if guarded_here() else _thread.allocate_lock()
+        refuses = guarded_here() and not locks_park()
+        return super().__new__(cls) if refuses else _thread.allocate_lock()
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As threading.Lock.acquire()."""
-        if blocking and timeout != 0 and self._lock.locked() and guarded_here():
+        waits = blocking and timeout != 0 and self._lock.locked()
+        if waits and guarded_here() and not locks_park():
             refuse("acquire() of a threading.Lock that is held", "use pyfiber.Lock", PARK)
         return self._lock.acquire(blocking, timeout)
 
@@ -276,15 +286,21 @@ def guarded_sockets() -> Iterator[Change]:
 def clocks() -> Iterator[Change]:
     """The replacements for the functions of the `time` module that return the time."""
     names = {
-        "time": VirtualClock.time,
-        "time_ns": VirtualClock.time_ns,
-        "monotonic": VirtualClock.now,
-        "monotonic_ns": VirtualClock.now_ns,
-        "perf_counter": VirtualClock.now,
-        "perf_counter_ns": VirtualClock.now_ns,
+        "time": lambda clock: (here_ns(clock) + clock.epoch_ns) / NS,
+        "time_ns": lambda clock: here_ns(clock) + clock.epoch_ns,
+        "monotonic": lambda clock: here_ns(clock) / NS,
+        "monotonic_ns": here_ns,
+        "perf_counter": lambda clock: here_ns(clock) / NS,
+        "perf_counter_ns": here_ns,
     }
     for name, virtual in names.items():
         yield time, name, virtual_or_real(virtual, getattr(time, name))
+
+
+def here_ns(clock: VirtualClock) -> int:
+    """What the clock shows on the machine of the running code: a node's clock may be wrong."""
+    node = node_here()
+    return clock.now_ns() if node is None else node.clock_ns(clock.now_ns())
 
 
 def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> Function:

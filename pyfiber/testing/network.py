@@ -1,65 +1,61 @@
-"""A network in memory: which sockets listen where, and which are connected to each other.
+"""A network in memory: which sockets listen where, which are connected, and what goes wrong.
 
 The engine moves the bytes of a connection (csrc/engine/io/inmemory.c). Everything that decides what
-may connect, and under which address, is here; sockets.py has the sockets. An Endpoint is for a
-socket in memory what ``_socket.socket`` is for a socket of the system: it has methods of the same
-names, which never wait.
+may connect, under which address, is here, and so is every fault. machines.py has the machines with
+their addresses, endpoint.py what is behind a socket, sockets.py the sockets.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
+import math
 import socket as _standard
 import sys
-import threading
-from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 from pyfiber import FiberError, _engine
-
-if TYPE_CHECKING:
-    from pyfiber.testing.sockets import MemorySocket
-
-#: A port of a host, or the path of a Unix socket.
-Key: TypeAlias = tuple[int, str, int] | str | bytes
-
-#: The error number of a connect() that goes on.
-UNDER_WAY: Final = errno.EWOULDBLOCK if os.name == "nt" else errno.EINPROGRESS
+from pyfiber._memory import FIRST_NUMBER
+from pyfiber.testing import report
+from pyfiber.testing.endpoint import (
+    AF_UNIX,
+    CONNECT_PATIENCE,
+    NS,
+    SEND_PATIENCE,
+    UNDER_WAY,
+    Endpoint,
+)
+from pyfiber.testing.machines import ANY, LIFE, LOOPBACK, Key, Life, Machine, Node, check_clock
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
 
-#: The first number of a socket. No system gives such numbers to descriptors: a system call with one
-#: fails with EBADF.
-FIRST_NUMBER: Final = 1_000_000_000
+#: Seconds until Linux sends again what was lost: the first packet of a connection, a later one.
+CONNECT_AGAIN, SEND_AGAIN = 1.0, 0.2
 
-#: Ports for sockets that do not name one (RFC 6335).
-FIRST_PORT, LAST_PORT = 49152, 65535
+#: The most faults that a run may have.
+MOST_FAULTS: Final = 16
 
-AF_UNIX: Final = getattr(_standard, "AF_UNIX", None)
-ANY: Final = {int(_standard.AF_INET): "0.0.0.0", int(_standard.AF_INET6): "::"}
-LOOPBACK: Final = {int(_standard.AF_INET): "127.0.0.1", int(_standard.AF_INET6): "::1"}
+#: A jitter is drawn in so many steps from none to all of it.
+JITTERS: Final = 4
 
-#: The options that the standard module has names for, by level.
-_LEVELS: Final = {
-    "SO_": "SOL_SOCKET",
-    "TCP_": "IPPROTO_TCP",
-    "IP_": "IPPROTO_IP",
-    "IPV6_": "IPPROTO_IPV6",
-}
-OPTIONS: Final = frozenset(
-    (getattr(_standard, level), getattr(_standard, name))
-    for prefix, level in _LEVELS.items()
-    for name in dir(_standard)
-    if name.startswith(prefix) and hasattr(_standard, level)
-)
+Place: TypeAlias = "Machine | str"
 
 
-def fail(number: int) -> NoReturn:
-    raise OSError(number, os.strerror(number))
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How slow the network is between two machines: seconds, and bytes a second."""
+
+    latency: float
+    jitter: float
+    bandwidth: int | None
+
+    def delay(self) -> float:
+        """Draw how long what is sent now is on its way."""
+        if not self.jitter:
+            return self.latency
+        return self.latency + self.jitter * _engine._choose(JITTERS) / (JITTERS - 1)
 
 
 class Network:
@@ -72,27 +68,74 @@ class Network:
 
     ``buffer`` is how many bytes a connection holds in each direction before its sender has to wait.
     ``hosts`` gives names their addresses: ``hosts={"db.example": "10.0.0.1"}``; "localhost" is
-    known, and no other name.
+    known, and so are nodes.
+
+    ``latency`` is how many seconds what is sent is on its way, ``jitter`` how many more that may
+    be, ``bandwidth`` how many bytes a second a connection carries. What is sent later never arrives
+    earlier.
+
+    The other arguments are faults that `explore()` may choose, at most ``faults`` of them in a run:
+
+    - ``resets``: a connection is reset, and what was to be sent is lost;
+    - ``loss``: what is sent is lost and sent again, so it arrives late;
+    - ``half_open``: a connection goes silent, and neither end is notified;
+    - ``refused``: an attempt to connect is refused.
     """
 
-    def __init__(self, *, buffer: int = BUFFER, hosts: Mapping[str, str] | None = None) -> None:
-        if isinstance(buffer, bool) or not isinstance(buffer, int):
-            raise TypeError(f"buffer is a number of bytes, not {type(buffer).__name__!r}")
-        if not 0 < buffer <= 2**30:
-            raise ValueError(f"a buffer has from 1 byte to 2**30, not {buffer}")
-        self.buffer = buffer
+    def __init__(
+        self,
+        *,
+        buffer: int = BUFFER,
+        hosts: Mapping[str, str] | None = None,
+        latency: float = 0.0,
+        jitter: float = 0.0,
+        bandwidth: int | None = None,
+        loss: bool = False,
+        resets: bool = False,
+        half_open: bool = False,
+        refused: bool = False,
+        faults: int = 2,
+    ) -> None:
+        self.buffer = check_number(buffer, "buffer", "bytes", 1, 2**30)
         self.hosts = {name.lower(): address for name, address in (hosts or {}).items()}
         for address in self.hosts.values():
             family_of(address)
+        self.line = Line(
+            check_seconds(latency, "latency"),
+            check_seconds(jitter, "jitter"),
+            check_bandwidth(bandwidth),
+        )
+        self.on_send = wanted(loss=loss, resets=resets, half_open=half_open)
+        self.on_connect = wanted(loss=loss, refused=refused)
+        self.faults = check_number(faults, "faults", "faults", 0, MOST_FAULTS)
         self.scheduler: _engine.Scheduler | None = None
+        #: Called with the text of each event, for the log of the run; the runner sets it.
+        self.on_event: Callable[[str], object] | None = None
         self.reset()
+
+    @classmethod
+    def current(cls) -> Network:
+        """The network of this run; FiberError if the run has none."""
+        network = _engine._network()
+        if not isinstance(network, cls):
+            raise FiberError("this run has no network in memory: pass network= to it")
+        return network
 
     def reset(self) -> None:
         """Return to the state before a run: nobody listens, nothing was connected."""
-        self.bound: dict[Key, list[Endpoint]] = {}
+        self.outside = Machine(self, "test", "10.0.0.1")
+        #: Whether endpoints have to ask before they send.
+        self.asks = bool(self.line.jitter or self.on_send)
+        self.nodes: dict[str, Node] = {}
+        #: All open endpoints. (A dict, because the order of a set differs from run to run.)
+        self.endpoints: dict[Endpoint, None] = {}
         self.numbers: dict[int, Endpoint] = {}
         self.last_number = FIRST_NUMBER - 1
-        self.last_port = FIRST_PORT - 1
+        self.lines: dict[frozenset[Machine], Line] = {}
+        #: Pairs of machines: nothing arrives at the second that the first sends.
+        self.blocked: set[tuple[Machine, Machine]] = set()
+        #: The events of the run that are no program's: when, and what.
+        self.events: list[tuple[float, str]] = []
 
     def attach(self, scheduler: _engine.Scheduler) -> None:
         """Use this network in the scheduler's runs; FiberError if another scheduler uses it."""
@@ -106,13 +149,30 @@ class Network:
         if self.scheduler is not None:
             _engine._set_network(self.scheduler, None)
             self.scheduler = None
+        events = self.events
         self.reset()
+        self.events = events  # for story()
+
+    def stop_nodes(self) -> None:
+        """Stop all nodes: the function under test has returned."""
+        for node in self.nodes.values():
+            if node.up:
+                node.stop(True)
+
+    def rest(self) -> None:
+        """End the run: nothing is on its way any more, and nothing waits for a time."""
+        for endpoint in self.endpoints:
+            endpoint.end.forget()
+            endpoint.end.hold(False)
+            endpoint.end.set_line(0, 0)
+            endpoint.end.asks = False
+            endpoint.other = None
 
     def __repr__(self) -> str:
-        listening = sum(endpoint.listens for line in self.bound.values() for endpoint in line)
+        listening = sum(endpoint.listens for endpoint in self.endpoints)
         return f"<pyfiber.testing.Network, {listening} listening>"
 
-    # Methods that pyfiber.socket and pyfiber.dns call
+    # Methods that pyfiber.socket, pyfiber.selectors and pyfiber.dns call
 
     def _class_for(
         self, asked: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
@@ -122,31 +182,55 @@ class Network:
         return sockets.class_for(self, asked, args, kwargs or {})
 
     def _socketpair(
-        self, family: int | None = None, type: int = _standard.SOCK_STREAM, proto: int = 0
-    ) -> tuple[MemorySocket, MemorySocket]:
+        self,
+        asked: type[Any],
+        family: int | None = None,
+        type: int = _standard.SOCK_STREAM,
+        proto: int = 0,
+    ) -> tuple[Any, Any]:
         from pyfiber.testing import sockets
 
-        return sockets.pair(self, family, type, proto)
+        return sockets.pair(self, asked, family, type, proto)
 
-    def _create_server(self, address: Any, **kwargs: Any) -> MemorySocket:
+    def _create_server(self, address: Any, **kwargs: Any) -> Any:
         from pyfiber.testing import sockets
 
         return sockets.create_server(address, **kwargs)
+
+    def _end_of(self, number: int) -> _engine._MemoryEnd | None:
+        endpoint = self.numbers.get(number)
+        return None if endpoint is None else endpoint.end
+
+    def _known_names(self) -> dict[str, str]:
+        nodes = {name.lower(): node.address for name, node in self.nodes.items()}
+        return {"localhost": LOOPBACK[_standard.AF_INET], **self.hosts, **nodes}
 
     def _resolve(
         self, host: str, port: int, family: int, type: int, proto: int, flags: int, /
     ) -> list[tuple[Any, Any, int, str, Any]]:
         """Resolve a name, as the resolvers of ``pyfiber.dns`` do."""
-        name = host.lower().removesuffix(".")
-        known = {"localhost": LOOPBACK[_standard.AF_INET], **self.hosts}
-        if name not in known:
+        address = self._known_names().get(host.lower().removesuffix("."))
+        if address is None:
             raise _standard.gaierror(
                 _standard.EAI_NONAME,
                 f"no host {host!r} in the network in memory: Network(hosts={{{host!r}: ADDRESS}})",
             )
-        return _standard.getaddrinfo(known[name], port, family, type, proto, flags)
+        return _standard.getaddrinfo(address, port, family, type, proto, flags)
 
-    # Addresses
+    def _names_of(self, host: str) -> tuple[str, list[str], list[str]]:
+        """What gethostbyaddr() returns for an address or a name; herror if there is no name."""
+        names = self._known_names()
+        address = names.get(host.lower(), host)
+        known = [name for name, each in names.items() if each == address]
+        if not known:
+            raise _standard.herror(1, "Unknown host")
+        return known[0], known[1:], [address]
+
+    def _hostname(self) -> str:
+        machine = self.life_here().machine
+        return "localhost" if machine is self.outside else machine.name
+
+    # Sockets
 
     def number(self) -> int:
         self.last_number += 1
@@ -160,41 +244,365 @@ class Network:
             )
         return self.numbers[number]
 
-    def free_port(self, family: int, host: str) -> int:
-        for _ in range(FIRST_PORT, LAST_PORT + 1):
-            self.last_port = FIRST_PORT if self.last_port == LAST_PORT else self.last_port + 1
-            if not self.at(family, host, self.last_port):
-                return self.last_port
-        fail(errno.EADDRNOTAVAIL)
+    def endpoints_of(self, life: Life) -> list[Endpoint]:
+        return [endpoint for endpoint in self.endpoints if endpoint.life is life]
 
-    def at(self, family: int, host: str, port: int) -> list[Endpoint]:
-        """The endpoints whose address is this one, contains this one, or is contained in it."""
-        wide = ANY[family]
-        if host != wide:
-            hosts = [host, wide]
-        else:
-            hosts = [key[1] for key in self.bound if len(key) == 3 and key[::2] == (family, port)]  # type: ignore[misc]
-        return [end for each in hosts for end in self.bound.get((family, each, port), ())]
+    def connected(self) -> Iterable[Endpoint]:
+        """The endpoints that are or were connected to a machine over the network."""
+        return [
+            endpoint
+            for endpoint in self.endpoints
+            if endpoint.toward is not None
+            and endpoint.connecting is None
+            and self.line_between(endpoint.machine, endpoint.toward) is not None
+        ]
 
-    def bind(self, endpoint: Endpoint, key: Key) -> None:
-        self.bound.setdefault(key, []).append(endpoint)
+    def fibers(self) -> list[_engine.Fiber[Any]]:
+        assert self.scheduler is not None
+        return self.scheduler.fibers()
 
-    def unbind(self, endpoint: Endpoint, key: Key) -> None:
-        line = self.bound.get(key, [])
-        if endpoint in line:
-            line.remove(endpoint)
-            if not line:
-                del self.bound[key]
+    # Machines
 
-    def listener_for(self, key: Key) -> Endpoint | None:
-        """The listener at this key; of those that share a port, the one with the shortest queue."""
-        line = self.bound.get(key, [])
-        if isinstance(key, tuple) and not any(end.listens for end in line):
-            family, _, port = key
-            line = self.bound.get((family, ANY[family], port), [])
-        return min(
-            (end for end in line if end.listens), key=lambda end: len(end.pending), default=None
+    def life_here(self) -> Life:
+        """The life of the machine on which the running code runs."""
+        life = LIFE.get()
+        return life if life is not None and life.machine.network is self else self.outside.life
+
+    def node(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        drift: float = 0.0,
+        offset: float = 0.0,
+    ) -> Node:
+        """Start a machine that runs ``fn(*args)``, with a separate address and sockets.
+
+        ``name`` is the name of its host. Fibers that it spawns are on that machine, too. The run
+        stops all nodes when the function under test returns.
+
+        The node's clock shows ``offset`` more than the run's at the beginning, and gains ``drift``
+        seconds in each second. Code sees that clock through the module ``time``, if the run has
+        ``virtualize_time=True``.
+
+        Call this in a run that has this network; FiberError elsewhere. ValueError if the name is
+        taken.
+        """
+        if _engine._network() is not self or _engine._running_scheduler() is None:
+            raise FiberError("node() starts a machine in a run that has this network")
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a node is a string, not {type(name).__name__!r}")
+        if not callable(fn):
+            raise TypeError(f"a node runs a function, not {type(fn).__name__!r}")
+        if not name or name in self.nodes or name in (self.outside.name, "localhost"):
+            raise ValueError(f"a node cannot have the name {name!r}, or another one has it")
+        number = len(self.nodes) + 2
+        address = self.hosts.get(name.lower(), f"10.0.{number >> 8}.{number & 255}")
+        check_clock(drift, offset)
+        node = Node(self, name, address, fn, args, drift, offset)
+        self.nodes[name] = node
+        return node
+
+    def machine(self, place: Place) -> Machine:
+        """The machine for an argument: a node, the name of one, or "test"."""
+        if isinstance(place, Machine) and place.network is self:
+            return place
+        if isinstance(place, str):
+            if place == self.outside.name:
+                return self.outside
+            if place in self.nodes:
+                return self.nodes[place]
+            known = ", ".join(map(repr, [*self.nodes, self.outside.name]))
+            raise ValueError(f"there is no node {place!r}; there are {known}")
+        raise TypeError(f"a node or its name is needed, not {type(place).__name__!r}")
+
+    def machines(self, places: Place | Sequence[Place]) -> list[Machine]:
+        if isinstance(places, (str, Machine)):
+            return [self.machine(places)]
+        return [self.machine(place) for place in places]
+
+    def machine_at(self, key: Key, here: Machine) -> Machine:
+        """The machine that has the address, seen from another one."""
+        if not isinstance(key, tuple):
+            return here
+        family, host, _ = key
+        if here is not self.outside and host in (LOOPBACK[family], here.address):
+            return here
+        for node in self.nodes.values():
+            if node.address == host:
+                return node
+        return self.outside
+
+    # How the network is
+
+    def line_between(self, one: Machine, other: Machine) -> Line | None:
+        """The line between two machines; None: a node talks to itself."""
+        if one is other and one is not self.outside:
+            return None
+        return self.lines.get(frozenset((one, other)), self.line) if self.lines else self.line
+
+    def link(
+        self,
+        one: Place,
+        other: Place,
+        *,
+        latency: float | None = None,
+        jitter: float | None = None,
+        bandwidth: int | None = None,
+    ) -> None:
+        """Make the line between two machines slower or faster than others, from now on.
+
+        What is left out is that of the network.
+        """
+        ends = frozenset((self.machine(one), self.machine(other)))
+        self.lines[ends] = Line(
+            self.line.latency if latency is None else check_seconds(latency, "latency"),
+            self.line.jitter if jitter is None else check_seconds(jitter, "jitter"),
+            self.line.bandwidth if bandwidth is None else check_bandwidth(bandwidth),
         )
+        self.asks = self.asks or bool(jitter)
+        for endpoint in self.connected():
+            endpoint.end.asks = endpoint.end.asks or self.asks
+            self.set_line(endpoint)
+
+    def reaches(self, one: Machine, other: Machine) -> bool:
+        """Whether what the first machine sends arrives at the second."""
+        return (one, other) not in self.blocked
+
+    def partition(
+        self,
+        ones: Place | Sequence[Place],
+        others: Place | Sequence[Place] | None = None,
+        *,
+        one_way: bool = False,
+    ) -> None:
+        """Cut the network between two machines, or two groups of machines, until ``heal()``.
+
+        Without ``others`` the first group is cut off from all other machines, that of the test
+        among them. What is sent does not arrive, and neither end is notified; after ``heal()`` it
+        arrives. Nobody answers an attempt to connect.
+
+        With ``one_way=True`` only what ``ones`` send to ``others`` does not arrive.
+        """
+        first = self.machines(ones)
+        everybody: list[Machine] = [self.outside, *self.nodes.values()]
+        second = (
+            [each for each in everybody if each not in first]
+            if others is None
+            else self.machines(others)
+        )
+        for one in first:
+            for other in second:
+                if one is not other:
+                    self.blocked |= {(one, other)} if one_way else {(one, other), (other, one)}
+        what = "is no longer heard by" if one_way else "is cut off from"
+        what = what if len(first) == 1 else what.replace("is", "are", 1)
+        self.tell(f"{names(first)} {what} {names(second) if second else 'nobody'}")
+        self.adapt()
+
+    def heal(self) -> None:
+        """Undo all partitions: what was sent meanwhile arrives now."""
+        if not self.blocked:
+            return
+        self.blocked.clear()
+        self.tell("the network is whole again")
+        self.adapt()
+        self.answer()
+
+    def adapt(self) -> None:
+        for endpoint in self.connected():
+            endpoint.adapt()
+
+    def answer(self) -> None:
+        """Let attempts to connect succeed that nobody has answered so far, and may be now.
+
+        Peers of a machine that has lost its power are reset when they send.
+        """
+        for endpoint in list(self.endpoints):
+            toward = endpoint.toward
+            if toward is None or toward.silent or not self.is_connected(endpoint.machine, toward):
+                continue
+            endpoint.end.vanished = False
+            if endpoint.connecting is not None:
+                number = self.connect(endpoint, endpoint.try_again())
+                if number not in (0, UNDER_WAY):
+                    endpoint.end.fail(number)
+
+    def meet_early(self, listener: Endpoint) -> None:
+        """Connect clients whose attempts are still on their way to a socket that listens now."""
+        for client in list(self.endpoints):
+            key = client.connecting
+            early = client.arrives - _engine.now()
+            if (
+                key is not None
+                and early > 0
+                and client.toward is listener.machine
+                and self.is_connected(client.machine, listener.machine)
+                and listener.machine.listener_for(key) is listener
+            ):
+                client.end.set_line(round(early * NS), 0)
+                listener.meet(client, client.try_again())
+
+    def is_connected(self, one: Machine, other: Machine) -> bool:
+        return self.reaches(one, other) and self.reaches(other, one)
+
+    # What happens to what is sent
+
+    def connect(self, client: Endpoint, key: Key) -> int:
+        """Connect an endpoint; returns 0, UNDER_WAY or the number of an error."""
+        target = self.machine_at(key, client.machine)
+        line = self.line_between(client.machine, target)
+        client.go_toward(target, key)
+        if not isinstance(key, tuple) or line is None:
+            return self.ask_listener(client, target, key, 0)
+        if target.silent or not self.is_connected(client.machine, target):
+            return client.give_up_after(key, errno.ETIMEDOUT, CONNECT_PATIENCE)
+        return self.connect_by(line, client, target, key)
+
+    def connect_by(self, line: Line, client: Endpoint, target: Machine, key: Key) -> int:
+        client.remote = client.address_of(key)
+        fault = self.choose(self.on_connect)
+        delay = line.delay()
+        if fault == "loss":
+            delay += CONNECT_AGAIN
+            self.tell(
+                f"the first packet of {client.connection()} is lost; {client.who()} tries again "
+                f"after {CONNECT_AGAIN:g} s",
+                here=True,
+            )
+        if fault == "refused":
+            self.tell(f"{client.connection()} is refused", here=True)
+        client.remote = None
+        client.end.set_line(round(delay * NS), line.bandwidth or 0)
+        if fault == "refused":
+            return client.give_up_after(key, errno.ECONNREFUSED, round(2 * delay * NS))
+        return self.ask_listener(client, target, key, round(2 * delay * NS))
+
+    def ask_listener(self, client: Endpoint, target: Machine, key: Key, after: int) -> int:
+        listener = target.listener_for(key)
+        if listener is None:
+            known = isinstance(key, tuple) or key in target.bound
+            return client.give_up_after(key, errno.ECONNREFUSED if known else errno.ENOENT, after)
+        return listener.meet(client, key)
+
+    def join(self, client: Endpoint, server: Endpoint) -> None:
+        """Connect the two ends."""
+        self.set_line(server)
+        client.end.join(server.end)
+        line = self.line_between(client.machine, server.machine)
+        asks = self.asks and line is not None and client.family != AF_UNIX
+        client.end.asks = server.end.asks = asks
+
+    def set_line(self, endpoint: Endpoint) -> None:
+        """Set how slow the network is for what the endpoint sends, apart from jitter."""
+        assert endpoint.toward is not None
+        line = self.line_between(endpoint.machine, endpoint.toward)
+        if line is not None and endpoint.family != AF_UNIX:
+            endpoint.end.set_line(round(line.latency * NS), line.bandwidth or 0)
+
+    def sends(self, endpoint: Endpoint) -> None:
+        """An endpoint is about to send: choose how long that takes, and whether it arrives."""
+        assert endpoint.toward is not None
+        line = self.line_between(endpoint.machine, endpoint.toward)
+        if line is None:
+            return
+        if not endpoint.is_heard():
+            endpoint.despair(SEND_PATIENCE)
+            return
+        fault = self.choose(self.on_send) if endpoint.other is not None else None
+        delay = line.delay() + (SEND_AGAIN if fault == "loss" else 0)
+        endpoint.end.set_line(round(delay * NS), line.bandwidth or 0)
+        if fault is not None:
+            self.afflict(endpoint, fault)
+
+    def afflict(self, endpoint: Endpoint, fault: str) -> None:
+        who, whom, connection = endpoint.who(), endpoint.whom(), endpoint.connection()
+        if fault == "loss":
+            self.tell(
+                f"what {who} sends to {whom} is lost and arrives {SEND_AGAIN:g} s later", here=True
+            )
+        elif fault == "resets":
+            self.tell(f"what {who} sends to {whom} is lost: {connection} is reset", here=True)
+            endpoint.end.cut()
+        else:
+            self.tell(
+                f"what {who} sends to {whom} does not arrive: {connection} goes silent", here=True
+            )
+            for end in (endpoint, endpoint.other):
+                assert end is not None
+                end.silenced = True
+                end.adapt()
+            endpoint.despair(SEND_PATIENCE)
+
+    # Choosing faults, and telling of them
+
+    def choose(self, faults: Sequence[str]) -> str | None:
+        """One of the faults, or None, as nearly always."""
+        taken = _engine._fault(len(faults) + 1) if faults else 0
+        return faults[taken - 1] if taken else None
+
+    def fault(self, what: str) -> bool:
+        """Whether something goes wrong here, by a choice of `explore()`; mostly False.
+
+        For faults of the program's own, such as a full disk. The report says ``what``. Such a
+        fault is one of the ``faults`` that a run may have.
+        """
+        happens = self.choose((what,)) is not None
+        if happens:
+            self.tell(what, here=True)
+        return happens
+
+    def tell(self, what: str, *, here: bool = False) -> None:
+        """Note an event. With ``here``, also the place in the program where it happens."""
+        if here and (place := report.place(sys._getframe(1))):
+            what += f" (at {place})"
+        self.events.append((_engine.now(), what))
+        if self.on_event is not None:
+            self.on_event(what)
+
+    def story(self) -> str:
+        """The events of the last run, a line each; empty if there were none."""
+        return "\n".join(f"{when:12.3f}s  {what}" for when, what in self.events)
+
+
+def names(machines: Sequence[Machine]) -> str:
+    """Several machines in words."""
+    *first, last = (machine.title for machine in machines)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def wanted(**faults: bool) -> tuple[str, ...]:
+    """The names of the faults that are wanted; TypeError if one is not said by True or False."""
+    for name, value in faults.items():
+        if not isinstance(value, bool):
+            raise TypeError(
+                f"{name} says whether that may happen: True or False, not {value!r}; when and how "
+                "often is explored"
+            )
+    return tuple(name for name, value in faults.items() if value)
+
+
+def check_number(value: object, what: str, unit: str, least: int, most: int) -> int:
+    """Check a number of something; TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} is a number of {unit}, not {type(value).__name__!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} is a number of {unit} from {least} to {most}, not {value}")
+    return value
+
+
+def check_seconds(value: object, what: str) -> float:
+    """Check a duration; TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__!r}")
+    if not (math.isfinite(value) and 0 <= value <= 86400):
+        raise ValueError(f"{what} is a number of seconds from 0 to 86400, not {value}")
+    return float(value)
+
+
+def check_bandwidth(value: int | None) -> int | None:
+    """Check a number of bytes a second; None: no limit."""
+    return None if value is None else check_number(value, "bandwidth", "bytes a second", 1, 2**60)
 
 
 def family_of(address: str) -> int:
@@ -206,278 +614,3 @@ def family_of(address: str) -> int:
             continue
         return family
     raise ValueError(f"hosts gives names addresses in numbers, not {address!r}")
-
-
-class Endpoint:
-    """The state behind a socket in memory, or behind several sockets after dup()."""
-
-    __slots__ = (
-        "backlog",
-        "coming",
-        "end",
-        "family",
-        "key",
-        "local",
-        "network",
-        "numbers",
-        "opened",
-        "options",
-        "pending",
-        "proto",
-        "remote",
-        "scheduler",
-        "target",
-        "thread",
-    )
-
-    def __init__(self, network: Network, family: int, proto: int) -> None:
-        self.network = network
-        self.scheduler = network.scheduler
-        self.thread = threading.get_ident()
-        self.family = family
-        self.proto = proto
-        self.end = _engine._MemoryEnd(family != AF_UNIX, network.buffer)
-        self.opened = 0  # open sockets
-        self.numbers: list[int] = []  # all numbers of its sockets
-        self.key: Key | None = None  # the key of the address it is bound to
-        self.local: Any = None
-        self.remote: Any = None
-        self.options: dict[tuple[int, int], int | bytes] = {}
-        self.backlog: int | None = None  # of a listener
-        self.pending: deque[Endpoint] = deque()  # connected, to be accepted
-        self.coming: deque[Endpoint] = deque()  # clients for which there is no room yet
-        self.target: Endpoint | None = None  # the listener in whose `coming` this one is
-
-    @property
-    def listens(self) -> bool:
-        return self.backlog is not None
-
-    # Addresses
-
-    def key_of(self, address: Any) -> Key:
-        """The key of an address that has no names in it."""
-        if self.family == AF_UNIX:
-            if not isinstance(address, (str, bytes)):
-                raise TypeError("the address of a Unix socket is a path")
-            return os.fsencode(address)
-        if not isinstance(address, tuple) or len(address) < 2:
-            raise TypeError(f"an address is a tuple (host, port), not {address!r}")
-        host, port = address[:2]
-        if isinstance(host, (bytes, bytearray)):
-            host = host.decode()
-        if not 0 <= port <= LAST_PORT:
-            raise OverflowError("port must be 0-65535.")
-        packed = _standard.inet_pton(self.family, host or ANY[self.family])
-        return self.family, _standard.inet_ntop(self.family, packed), port
-
-    def address_of(self, key: Key) -> Any:
-        if isinstance(key, tuple):
-            return (*key[1:], 0, 0) if self.family == _standard.AF_INET6 else key[1:]
-        return key if key[:1] == b"\0" else os.fsdecode(key)
-
-    def bind(self, address: Any) -> None:
-        key = self.key_of(address)
-        if self.key is not None or self.local is not None:
-            fail(errno.EINVAL)
-        if isinstance(key, tuple):
-            family, host, port = key
-            if port == 0:
-                key = family, host, self.network.free_port(family, host)
-            elif not all(self.may_share(other) for other in self.network.at(*key)):
-                fail(errno.EADDRINUSE)
-        elif key in self.network.bound:
-            fail(errno.EADDRINUSE)
-        self.take(key)
-
-    def take(self, key: Key) -> None:
-        self.key = key
-        self.local = self.address_of(key)
-        self.network.bind(self, key)
-
-    def may_share(self, other: Endpoint) -> bool:
-        """Whether the two may share a port, by Linux's rules."""
-        if self.has("SO_REUSEPORT") and other.has("SO_REUSEPORT"):
-            return True
-        return self.has("SO_REUSEADDR") and other.has("SO_REUSEADDR") and not other.listens
-
-    def getsockname(self) -> Any:
-        if self.local is not None:
-            return self.local
-        return "" if self.family == AF_UNIX else self.address_of((self.family, ANY[self.family], 0))
-
-    def getpeername(self) -> Any:
-        if self.remote is None or not self.end.connected:
-            fail(errno.ENOTCONN)
-        return self.remote
-
-    # Options
-
-    def has(self, name: str) -> bool:
-        option = getattr(_standard, name, None)
-        return option is not None and bool(self.options.get((_standard.SOL_SOCKET, option)))
-
-    def setsockopt(self, level: int, optname: int, value: Any, *size: int) -> None:
-        if (level, optname) not in OPTIONS:
-            fail(errno.ENOPROTOOPT)
-        if value is None:
-            value = bytes(*size)
-        self.options[level, optname] = value if isinstance(value, int) else bytes(value)
-
-    def getsockopt(self, level: int, optname: int, buflen: int = 0) -> int | bytes:
-        if (level, optname) not in OPTIONS:
-            fail(errno.ENOPROTOOPT)
-        value = self.option(level, optname)
-        if buflen and isinstance(value, int):
-            return value.to_bytes(4, sys.byteorder, signed=True)[:buflen]
-        if not buflen and isinstance(value, bytes):
-            return int.from_bytes(value[:4], sys.byteorder, signed=True)
-        return value if isinstance(value, int) else value[:buflen]
-
-    def option(self, level: int, optname: int) -> int | bytes:
-        if level == _standard.SOL_SOCKET:
-            if optname == _standard.SO_ERROR:
-                return self.end.take_error()
-            known: dict[str, int] = {
-                "SO_TYPE": _standard.SOCK_STREAM,
-                "SO_DOMAIN": self.family,
-                "SO_PROTOCOL": self.proto,
-                "SO_ACCEPTCONN": self.listens,
-            }
-            for name, value in known.items():
-                if optname == getattr(_standard, name, None):
-                    return int(value)
-            if optname in (_standard.SO_RCVBUF, _standard.SO_SNDBUF):
-                return self.options.get((level, optname), self.network.buffer)
-        return self.options.get((level, optname), 0)
-
-    # Connections
-
-    def listen(self, backlog: int = 128) -> None:
-        if self.end.connected or self.target is not None:
-            fail(errno.EINVAL)
-        if self.key is None:
-            if self.family == AF_UNIX:
-                fail(errno.EINVAL)
-            self.bind((ANY[self.family], 0))
-        assert self.key is not None
-        if not self.listens:
-            line = self.network.bound.get(self.key, [])
-            shared = [end for end in line if end.listens and not self.may_share(end)]
-            if shared:
-                fail(errno.EADDRINUSE)
-        self.backlog = max(backlog, 0)
-
-    def connect_ex(self, address: Any) -> int:
-        """Connect; returns 0 or the number of an error. UNDER_WAY: there is no room yet."""
-        key = self.key_of(address)
-        if self.target is not None:
-            return errno.EALREADY
-        if self.end.connected or self.remote is not None or self.listens:
-            return errno.EISCONN
-        if isinstance(key, tuple) and key[1] == ANY[key[0]]:
-            key = key[0], LOOPBACK[key[0]], key[2]
-        listener = self.network.listener_for(key)
-        if listener is None:
-            known = isinstance(key, tuple) or key in self.network.bound
-            return errno.ECONNREFUSED if known else errno.ENOENT
-        if self.local is None and isinstance(key, tuple):
-            family, host, _ = key
-            self.take((family, host, self.network.free_port(family, host)))
-        if not listener.has_room():
-            listener.coming.append(self)
-            self.target = listener
-            self.remote = self.address_of(key)
-            return UNDER_WAY
-        listener.connect(self, self.address_of(key))
-        return 0
-
-    def has_room(self) -> bool:
-        return self.backlog is not None and len(self.pending) <= self.backlog
-
-    def connect(self, client: Endpoint, local: Any) -> None:
-        """Connect a client to this listener, by the address that the client has asked for."""
-        server = Endpoint(self.network, self.family, self.proto)
-        server.options = dict(self.options)
-        server.local = client.remote = local
-        server.remote = client.getsockname()
-        client.target = None
-        client.end.join(server.end)
-        self.pending.append(server)
-        self.end.offer(True)
-
-    def _accept(self) -> tuple[Endpoint, Any]:
-        if not self.listens:
-            fail(errno.EINVAL)
-        if not self.pending:
-            fail(errno.EAGAIN)
-        server = self.pending.popleft()
-        if self.coming and self.has_room():
-            client = self.coming.popleft()
-            self.connect(client, client.remote)
-        self.end.offer(bool(self.pending))
-        return server, server.remote
-
-    def shutdown(self, how: int) -> None:
-        reading = how in (_standard.SHUT_RD, _standard.SHUT_RDWR)
-        writing = how in (_standard.SHUT_WR, _standard.SHUT_RDWR)
-        if not reading and not writing:
-            fail(errno.EINVAL)
-        if not self.listens:
-            self.end.shutdown(reading, writing)
-        elif reading:
-            self.refuse_all()
-            self.end.disturb()
-
-    # The sockets of this endpoint
-
-    def open(self, number: int) -> None:
-        """Add a socket with this number."""
-        self.opened += 1
-        self.numbers.append(number)
-        self.network.numbers[number] = self
-
-    def refuse_all(self) -> None:
-        """Stop listening, and refuse the connections that have not been accepted."""
-        self.backlog = None
-        while self.pending:
-            self.pending.popleft().end.close(True)
-        while self.coming:
-            client = self.coming.popleft()
-            client.target = client.remote = None
-            client.end.fail(errno.ECONNREFUSED)
-
-    def detach(self) -> None:
-        """Remove a socket without closing it: its number can be used to make another one."""
-        self.opened -= 1
-        self.end.disturb()
-
-    def close(self) -> None:
-        """Remove a socket; the last one ends the endpoint."""
-        if self.thread == threading.get_ident():
-            self.let_go()
-        elif self.scheduler is not None:
-            with contextlib.suppress(FiberError):  # the scheduler is closed, and nobody waits
-                self.scheduler.call_soon_threadsafe(self.let_go)
-
-    def let_go(self) -> None:
-        self.opened -= 1
-        if self.opened > 0:
-            self.end.disturb()
-            return
-        if self.listens:
-            self.refuse_all()
-        if self.target is not None:
-            self.target.coming.remove(self)
-        if self.key is not None:
-            self.network.unbind(self, self.key)
-        for number in self.numbers:
-            self.network.numbers.pop(number, None)
-        self.end.close(self.ends_with_reset())
-
-    def ends_with_reset(self) -> bool:
-        """Whether SO_LINGER is set, with a time of 0."""
-        linger = self.options.get((_standard.SOL_SOCKET, _standard.SO_LINGER))
-        if not isinstance(linger, bytes) or self.family == AF_UNIX:
-            return False
-        half = len(linger) // 2
-        return any(linger[:half]) and not any(linger[half:])

@@ -103,6 +103,11 @@ class Tracer:
                 return
             self.current.choices += (chosen,)
 
+    def note(self, what: str) -> None:
+        """Add an event of the network to the present turn."""
+        if self.current is not None:
+            self.current.choices += (f"network: {what}",)
+
     def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame
         self.grain = fiber if isinstance(fiber, _engine.Grain) else None
@@ -181,15 +186,18 @@ def failure_text(
     replay: str,
     log: str,
     shrunk_from: int,
+    story: str = "",
 ) -> str:
     """Write the text of a ScheduleFailure."""
     much = schedule.deviations
     how_far = "the usual order" if much == 0 else f"{plural(much)} out of the usual order"
     if shrunk_from > much:
         how_far += f", {shrunk_from} before shrinking"
+    told = f"what the network did:\n{story}\n\n" if story else ""
     return (
         f"{headline}\n\n"
         f"{format_failure(exc)}\n\n"
+        f"{told}"
         f"schedule: {schedule}\n"
         f"replay:   {replay.replace('SCHEDULE', str(schedule))}\n"
         f"({plural(len(schedule.choices))}; {how_far})\n\n"

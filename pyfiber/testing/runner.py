@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import sys
@@ -33,6 +34,7 @@ NOT_PLAIN = (
 MASK = (1 << 64) - 1
 STANDARD = sys.stdlib_module_names - {"__main__"}
 COLLECT_EVERY = 256  # schedules
+FAULT_PLACES = 20
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
 Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
@@ -220,6 +222,7 @@ class Runner:
             clock=program.clock if program.virtualize_time else None,
         )
         self.longest = 1
+        self.fault_places = FAULT_PLACES  # of any run; a guess before the first
         self.runs = 0
         self.resources = ExitStack()
 
@@ -260,6 +263,9 @@ class Runner:
         trace: Trace | None = None,
     ) -> None:
         """Set how the next runs choose."""
+        network = self.program.network
+        if network is not None:
+            network.on_event = getattr(trace, "note", None)
         self.explorer.configure(
             strategy=strategy,
             seed=seed & MASK,
@@ -272,6 +278,8 @@ class Runner:
             max_steps=self.program.max_steps,
             inject=inject,
             trace=trace,
+            faults=0 if network is None else network.faults,
+            places=self.fault_places,
         )
 
     def run(self) -> Attempt:
@@ -290,6 +298,8 @@ class Runner:
             state = (program.setup(),)
             args = (*state, *args)
         fn = program.fn if program.leftovers == "join" else self.none_left
+        if program.network is not None:
+            fn = self.with_nodes(fn, program.network)
         attempt = Attempt()
         try:
             attempt.value = self.run_program(fn, args)
@@ -303,9 +313,9 @@ class Runner:
             if isinstance(exc, pyfiber.DeadlockError):
                 guards.note_threads(exc)
             attempt.failure = exc
-        steps = self.explorer.steps
-        if steps > self.longest:
-            self.longest = steps
+        self.longest = max(self.longest, self.explorer.steps)
+        places = self.explorer.fault_places
+        self.fault_places = places if self.runs == 1 else max(self.fault_places, places)
         return attempt
 
     def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -315,10 +325,26 @@ class Runner:
             return self.explorer.run(self.program.clock, fn, *args)
         finally:
             self.rules.active = False
+            if self.program.network is not None:
+                self.program.network.rest()
+
+    def with_nodes(self, fn: Callable[..., Any], network: Network) -> Callable[..., Any]:
+        """The function under test; the nodes that it starts are stopped when it has ended."""
+
+        @functools.wraps(fn)
+        def called(*args: Any) -> Any:
+            try:
+                return fn(*args)
+            finally:
+                network.stop_nodes()
+
+        return called
 
     def none_left(self, *args: Any) -> Any:
         """Call the function under test; LeftRunningError if fibers that it started are left."""
         value = self.program.fn(*args)
+        if self.program.network is not None:
+            self.program.network.stop_nodes()
         me = pyfiber.current()
         left = [fiber for fiber in self.scheduler.fibers() if fiber is not me]
         if left:
@@ -343,6 +369,10 @@ class Runner:
         for fiber, exc in zip(unseen, exceptions, strict=True):
             if exc is not failure:
                 failure.add_note(f"besides, {fiber!r} failed with {exc!r}")
+
+    def story(self) -> str:
+        """What the network did in the last run."""
+        return "" if self.program.network is None else self.program.network.story()
 
     def schedule(self) -> Schedule:
         """The choices of the last run."""

@@ -27,7 +27,9 @@ KINDS = (
     "which case of select()",
     "choose()",
     "whether to preempt",
+    "whether there is a fault",
 )
+FAULT = KINDS.index("whether there is a fault")
 PREEMPT, UNFAIR = 1, 2
 CHECK_BYTES = 3
 HASH_BYTES = 2

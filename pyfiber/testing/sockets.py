@@ -7,7 +7,8 @@ import socket as _standard
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyfiber import FiberError, _engine, socket
-from pyfiber.testing.network import AF_UNIX, UNDER_WAY, Endpoint, Network, fail
+from pyfiber.testing.endpoint import AF_UNIX, UNDER_WAY, Endpoint, fail
+from pyfiber.testing.network import Network
 
 if TYPE_CHECKING:
     from pyfiber.socket import _Native as _Socket
@@ -96,11 +97,11 @@ class MemorySocket(_Socket):
         self._open_endpoint().listen(*backlog)
         self._set_turns()
 
-    def accept(self) -> tuple[MemorySocket, Any]:
-        """Wait for a connection; return a new socket, and the address of its other end."""
+    def _accept_as(self, kind: Any) -> tuple[Any, Any]:
+        """What accept() calls with the class of the new socket."""
         endpoint: Any
         endpoint, address = self._accept()
-        return made(endpoint), address
+        return made(endpoint, kind), address
 
     def shutdown(self, how: int) -> None:
         """Send no more, read no more, or both."""
@@ -191,11 +192,23 @@ def network_here() -> Network:
     return found
 
 
-def made(endpoint: Endpoint) -> MemorySocket:
-    """Make a socket of an endpoint that has none."""
-    sock = MemorySocket.__new__(MemorySocket)
+def made(endpoint: Endpoint, kind: type[Any] = socket.socket) -> Any:
+    """Make a socket of an endpoint that has none; ``kind`` is the class that the program knows."""
+    cls: Any = in_memory(kind)
+    sock = cls.__new__(cls)
     sock._stand_for(endpoint, network_here().number())
     return sock
+
+
+def in_memory(kind: type[Any]) -> type[Any]:
+    """The class whose sockets are in memory and which is a subclass of this class of sockets."""
+    if issubclass(kind, MemorySocket):
+        return kind
+    if issubclass(MemorySocket, kind):
+        return MemorySocket
+    if kind not in _classes:
+        _classes[kind] = type(kind.__name__, (kind, MemorySocket), {"__slots__": ()})
+    return _classes[kind]
 
 
 def class_for(
@@ -211,18 +224,12 @@ def class_for(
         refuse(f"socket() would open a real socket of family {family!r}")
     if kind not in (-1, _standard.SOCK_STREAM):
         refuse(f"socket() would open a real socket of type {kind!r}")
-    if issubclass(asked, MemorySocket):
-        return asked
-    if asked is socket.socket:
-        return MemorySocket
-    if asked not in _classes:
-        _classes[asked] = type(asked.__name__, (asked, MemorySocket), {"__slots__": ()})
-    return _classes[asked]
+    return in_memory(asked)
 
 
 def pair(
-    network: Network, family: int | None, kind: int, proto: int
-) -> tuple[MemorySocket, MemorySocket]:
+    network: Network, asked: type[Any], family: int | None, kind: int, proto: int
+) -> tuple[Any, Any]:
     """Make two connected sockets, as socketpair() does."""
     default = _standard.AF_INET if AF_UNIX is None else AF_UNIX
     family = default if family is None else family
@@ -233,7 +240,7 @@ def pair(
     one, other = Endpoint(network, family, proto), Endpoint(network, family, proto)
     one.remote, other.remote = other.getsockname(), one.getsockname()
     one.end.join(other.end)
-    return made(one), made(other)
+    return made(one, asked), made(other, asked)
 
 
 def create_server(

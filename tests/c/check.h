@@ -49,6 +49,7 @@ extern const test reactor_tests[];
 extern const test descriptor_tests[];
 extern const test record_tests[];
 extern const test inmemory_tests[];
+extern const test transit_tests[];
 extern const test watch_tests[];
 extern const test turn_tests[];
 extern const test task_tests[];

@@ -66,6 +66,7 @@ static const struct {
     {inmemory_tests, false},  {interrupt_tests, false},
     {pack_tests, false},      {slot_tests, false},
     {lending_tests, false},   {spin_tests, false},
+    {transit_tests, false},
 };
 
 static int argc;

@@ -67,6 +67,59 @@ memory_send(void *end, intptr_t number, const void *data, size_t size,
 
 static const pf_net_ops memory_net = {memory_recv, memory_send};
 
+/* ---------------------------------------------------------- the time */
+
+/* The timer is in the end's memory.  While it is armed it has a reference to
+ * the end. */
+_Static_assert(sizeof(pf_timer_call) <= sizeof((pf_end *)NULL)->alarm,
+               "the timer does not fit");
+
+static pf_timer_call *
+timer_of(pf_end *end)
+{
+    return (pf_timer_call *)(void *)end->alarm;
+}
+
+static void
+fire(pf_timer_call *call, pf_scheduler *s)
+{
+    (void)s;
+    pf_end *end = (pf_end *)(void *)((char *)call - offsetof(pf_end, alarm));
+    pf_end_arrive(end);
+    pf_end_drop(end);
+}
+
+static int
+call_at(pf_end *end, int64_t when)
+{
+    pf_timer_call *call = timer_of(end);
+    bool armed = pf_timer_armed(&call->timer);
+    pf_timers *timers = &end->s->timers;
+    if (when == PF_TRANSIT_NEVER) {
+        pf_timers_remove(timers, &call->timer);
+        if (armed) {
+            pf_end_drop(end);
+        }
+        return 0;
+    }
+    call->timer.kind = PF_TIMER_CALL;
+    call->fire = fire;
+    int rc = pf_timers_add(timers, &call->timer, when);
+    if (rc == 0 && !armed) {
+        pf_end_keep(end);
+    }
+    return rc;
+}
+
+static int64_t
+now_at(const pf_end *end)
+{
+    return pf_scheduler_now(end->s);
+}
+
+/* constant */
+static const pf_end_clock clock_of_run = {now_at, call_at};
+
 /* -------------------------------------------------- the scheduler's network */
 
 /* constant after import */
@@ -124,6 +177,12 @@ pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
     return (PyTypeObject *)kind;
 }
 
+pf_end *
+pf_inmemory_end(PyObject *op)
+{
+    return Py_IS_TYPE(op, end_type) ? ((EndObject *)op)->end : NULL;
+}
+
 pf_scheduler *
 pf_inmemory_run(const pf_end *end, PfThread *t)
 {
@@ -134,6 +193,21 @@ pf_inmemory_run(const pf_end *end, PfThread *t)
                     "this socket is one of a network in memory: it works in "
                     "the run that made it, and nowhere else");
     return NULL;
+}
+
+int
+pf_inmemory_ask(PyObject *op, pf_direction direction)
+{
+    const PfSocket *sock = pf_socket_of(op);
+    if (direction != PF_WRITING || !sock->end->asks || sock->owner == 0) {
+        return 0;
+    }
+    PyObject *endpoint = PyObject_GetAttrString(op, "_endpoint");
+    PyObject *done =
+        endpoint == NULL ? NULL : PyObject_CallMethod(endpoint, "sends", NULL);
+    Py_XDECREF(done);
+    Py_XDECREF(endpoint);
+    return done == NULL ? -1 : 0;
 }
 
 void
@@ -323,33 +397,127 @@ end_close(PyObject *op, PyObject *reset)
 }
 
 static PyObject *
-end_offer(PyObject *op, PyObject *any)
+end_crash(PyObject *op, PyObject *silent)
 {
-    return act_on(op, any, pf_end_offer);
+    return act_on(op, silent, pf_end_crash);
+}
+
+static PyObject *
+end_offer(PyObject *op, PyObject *from)
+{
+    pf_end *end = end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(from, end_type)) {
+        PyErr_SetString(PyExc_TypeError, "offer() takes the client's end");
+        return NULL;
+    }
+    pf_end_offer(end, ((EndObject *)from)->end);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_take_offer(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_end *end = end_of(op);
+    return end == NULL ? NULL : PyBool_FromLong(pf_end_take_offer(end));
+}
+
+/* Calls a function of the end. */
+static PyObject *
+act(PyObject *op, void (*function)(pf_end *end))
+{
+    pf_end *end = end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    function(end);
+    Py_RETURN_NONE;
 }
 
 static PyObject *
 end_disturb(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
+    return act(op, pf_end_disturb);
+}
+
+static PyObject *
+end_withdraw(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return act(op, pf_end_withdraw);
+}
+
+static PyObject *
+end_cut(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return act(op, pf_end_cut);
+}
+
+static PyObject *
+end_forget(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return act(op, pf_end_forget);
+}
+
+static PyObject *
+end_fail(PyObject *op, PyObject *args)
+{
+    int error;
+    long long after = 0;
     pf_end *end = end_of(op);
-    if (end == NULL) {
+    if (end == NULL || !PyArg_ParseTuple(args, "i|L", &error, &after)) {
         return NULL;
     }
-    pf_end_disturb(end);
+    pf_end_fail(end, error, after);
     Py_RETURN_NONE;
 }
 
 static PyObject *
-end_fail(PyObject *op, PyObject *number)
+done_or_no_memory(int rc)
 {
-    long error = PyLong_AsLong(number);
-    pf_end *end = error == -1 && PyErr_Occurred() ? NULL : end_of(op);
-    if (end == NULL) {
+    return rc < 0 ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
+static PyObject *
+end_set_line(PyObject *op, PyObject *args)
+{
+    long long delay, bandwidth;
+    pf_end *end = end_of(op);
+    if (end == NULL || !PyArg_ParseTuple(args, "LL", &delay, &bandwidth)) {
         return NULL;
     }
-    pf_end_fail(end, (int)error);
+    pf_end_set_line(end, delay, (uint64_t)bandwidth);
     Py_RETURN_NONE;
+}
+
+static PyObject *
+end_hold(PyObject *op, PyObject *argument)
+{
+    int held = PyObject_IsTrue(argument);
+    pf_end *end = held < 0 ? NULL : end_of(op);
+    return end == NULL ? NULL : done_or_no_memory(pf_end_hold(end, held));
+}
+
+/* doom(nanoseconds from now, error); a negative number of nanoseconds: never */
+static PyObject *
+end_doom(PyObject *op, PyObject *args)
+{
+    long long after;
+    int error;
+    pf_end *end = end_of(op);
+    if (end == NULL || !PyArg_ParseTuple(args, "Li", &after, &error)) {
+        return NULL;
+    }
+    int64_t when = after < 0
+                       ? PF_TRANSIT_NEVER
+                       : pf_timers_later(pf_scheduler_now(end->s), after);
+    return done_or_no_memory(pf_end_doom(end, when, error));
 }
 
 static PyObject *
@@ -368,6 +536,21 @@ end_connected(PyObject *op, void *closure)
     return PyBool_FromLong(end->connected && !pf_end_is_over(end));
 }
 
+/* The bits of `ready`. */
+enum { IS_READABLE = 1, IS_WRITABLE = 2, HAS_ERROR = 4, HAS_HUNG_UP = 8 };
+
+static PyObject *
+end_ready(PyObject *op, void *closure)
+{
+    (void)closure;
+    const pf_end *end = ((EndObject *)op)->end;
+    long bits = pf_end_blocks(end, PF_READING) ? 0 : IS_READABLE;
+    bits |= pf_end_blocks(end, PF_WRITING) ? 0 : IS_WRITABLE;
+    bits |= end->error != 0 ? HAS_ERROR : 0;
+    bits |= end->lost || (end->ended && end->mute) ? HAS_HUNG_UP : 0;
+    return PyLong_FromLong(bits);
+}
+
 static PyMethodDef end_methods[] = {
     {"join", end_join, METH_O, "join(other): connect the two ends."},
     {"shutdown", end_shutdown, METH_VARARGS,
@@ -377,16 +560,90 @@ static PyMethodDef end_methods[] = {
     {"disturb", end_disturb, METH_NOARGS,
      "disturb(): wake all waiters, which look again."},
     {"offer", end_offer, METH_O,
-     "offer(any): say whether this listener has a connection to accept."},
-    {"fail", end_fail, METH_O, "fail(errno): the connection has failed."},
+     "offer(client): the client's connection can be accepted here."},
+    {"take_offer", end_take_offer, METH_NOARGS,
+     "take_offer(): whether a connection has arrived; it has not any more."},
+    {"withdraw", end_withdraw, METH_NOARGS,
+     "withdraw(): no connection can be accepted here any more."},
+    {"fail", end_fail, METH_VARARGS,
+     "fail(errno, after=0): the attempt to connect fails, in nanoseconds."},
+    {"set_line", end_set_line, METH_VARARGS,
+     "set_line(delay, bandwidth): of what is sent; nanoseconds, bytes a\n"
+     "second (0: no limit)."},
+    {"hold", end_hold, METH_O,
+     "hold(held): stop what is on its way to this end, or let it go on."},
+    {"doom", end_doom, METH_VARARGS,
+     "doom(after, errno): give up in so many nanoseconds; negative: never."},
+    {"cut", end_cut, METH_NOARGS,
+     "cut(): reset the connection; what is sent before both ends have\n"
+     "learned of it is lost."},
+    {"crash", end_crash, METH_O,
+     "crash(silent): end without the bytes that are on their way; the peer\n"
+     "is reset, or learns nothing."},
+    {"forget", end_forget, METH_NOARGS,
+     "forget(): forget what is on its way to this end."},
     {"take_error", end_take_error, METH_NOARGS,
      "take_error(): return the pending error once, and 0 afterwards."},
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+end_on_its_way(PyObject *op, void *closure)
+{
+    (void)closure;
+    const pf_end *end = ((EndObject *)op)->end;
+    return PyLong_FromSize_t(end->used - pf_end_arrived(end));
+}
+
+static PyObject *
+end_asks(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((EndObject *)op)->end->asks);
+}
+
+static int
+end_set_asks(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    int asks = value == NULL ? 0 : PyObject_IsTrue(value);
+    if (asks >= 0) {
+        ((EndObject *)op)->end->asks = asks;
+    }
+    return asks < 0 ? -1 : 0;
+}
+
+static PyObject *
+end_vanished(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((EndObject *)op)->end->vanished);
+}
+
+static int
+end_set_vanished(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    int vanished = value == NULL ? 0 : PyObject_IsTrue(value);
+    if (vanished >= 0) {
+        ((EndObject *)op)->end->vanished = vanished;
+    }
+    return vanished < 0 ? -1 : 0;
+}
+
 static PyGetSetDef end_getset[] = {
+    {"asks", end_asks, end_set_asks,
+     "Whether the endpoint's sends() is called before each send.", NULL},
+    {"vanished", end_vanished, end_set_vanished,
+     "Whether the peer is gone without a word: what is sent is lost.", NULL},
     {"connected", end_connected, NULL,
      "Whether it has a peer, or may at least read what the peer has sent.",
+     NULL},
+    {"on_its_way", end_on_its_way, NULL,
+     "How many bytes are on their way to this end.", NULL},
+    {"ready", end_ready, NULL,
+     "What would not block, as bits: 1 reading, 2 writing; 4 there is an\n"
+     "error, 8 both directions have ended.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -443,6 +700,7 @@ static PyMethodDef functions[] = {
 int
 pf_inmemory_init(PyObject *module)
 {
+    pf_end_time = &clock_of_run;
     end_type = pf_arguments_add_type(module, &end_spec, NULL);
     return end_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

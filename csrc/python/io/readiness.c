@@ -154,23 +154,51 @@ io_may_park(PyObject *module, PyObject *ignored)
     return PyBool_FromLong(t != NULL && pf_io_scheduler(t) != NULL);
 }
 
-/* Adds the descriptors of a list to an array.  Returns 0, or -1 with an
- * exception. */
 static int
-read_numbers(PyObject *list, pf_direction direction, PfAwaited *to)
+read_number(PyObject *number, PfAwaited *to)
+{
+    if (!PyLong_Check(number)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "_wait_any() takes numbers and ends in memory");
+        return -1;
+    }
+    to->number = (intptr_t)PyLong_AsSsize_t(number);
+    return to->number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Adds what is in a list to an array, with a reference to each end in memory.
+ * Returns 0, or -1 with an exception. */
+static int
+read_awaited(PyObject *list, pf_direction direction, PfThread *t,
+             PfAwaited *to)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-        PyObject *number = PyList_GET_ITEM(list, i);
-        if (!PyLong_Check(number)) {
-            PyErr_SetString(PyExc_TypeError, "_wait_any() takes numbers");
+        PyObject *item = PyList_GET_ITEM(list, i);
+        pf_end *end = pf_inmemory_end(item);
+        to[i].direction = direction;
+        if (end == NULL) {
+            if (read_number(item, &to[i]) < 0) {
+                return -1;
+            }
+        } else if (pf_inmemory_run(end, t) == NULL) {
             return -1;
-        }
-        to[i] = (PfAwaited){(intptr_t)PyLong_AsSsize_t(number), direction};
-        if (to[i].number == -1 && PyErr_Occurred()) {
-            return -1;
+        } else {
+            pf_end_keep(end);
+            to[i].end = end;
         }
     }
     return 0;
+}
+
+static void
+free_awaited(PfAwaited *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].end != NULL) {
+            pf_end_drop(list[i].end);
+        }
+    }
+    PyMem_Free(list);
 }
 
 static int
@@ -191,12 +219,12 @@ wait_for_any(PyObject *reading, PyObject *writing, int64_t length)
         return -1;
     }
     int rc =
-        read_numbers(reading, PF_READING, list) < 0 ||
-                read_numbers(writing, PF_WRITING, list + read) < 0
+        read_awaited(reading, PF_READING, t, list) < 0 ||
+                read_awaited(writing, PF_WRITING, t, list + read) < 0
             ? -1
             : pf_io_park_any(t, list, count,
                              pf_deadline_in(t->scheduler, length), Py_None);
-    PyMem_Free(list);
+    free_awaited(list, count);
     return rc;
 }
 
@@ -221,7 +249,8 @@ io_wait_any(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     {"_wait_any", io_wait_any, METH_VARARGS,
      "_wait_any(reading, writing, timeout): park until one of these\n"
-     "descriptors is ready or has been closed; TimeoutError."},
+     "descriptors, or ends in memory, is ready or has been closed;\n"
+     "TimeoutError."},
     {"_may_park", io_may_park, METH_NOARGS,
      "_may_park(): does a wait made here park a fiber of a run?"},
     {"_io_wait_of", io_wait_of, METH_O,

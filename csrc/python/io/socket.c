@@ -123,6 +123,10 @@ pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
     io->op = op;
     io->sock = pf_socket_of(op);
     io->t = t;
+    if (PF_UNLIKELY(io->sock->end != NULL) &&
+        pf_inmemory_ask(op, direction) < 0) {
+        return -1;
+    }
     io->s = pf_io_scheduler(t);
     io->direction = direction;
     io->at_once = false;
@@ -321,13 +325,15 @@ let_go(PfSocket *sock)
     return release_everywhere(sock, number, owner);
 }
 
-/* Does for a socket in memory what the base class's finalizer does for
- * others. */
+/* Does for a socket in memory what the base class's finalizer does for others.
+ * A socket of a machine that has crashed could not be closed any more, so that
+ * is no reason for a warning. */
 static void
 finalize_in_memory(PyObject *op, PfSocket *sock)
 {
     if (sock->owner != 0) {
-        if (PyErr_ResourceWarning(op, 1, "unclosed %R", op) < 0) {
+        if (!sock->end->closed &&
+            PyErr_ResourceWarning(op, 1, "unclosed %R", op) < 0) {
             PyErr_WriteUnraisable(op);
         }
         (void)let_go(sock);

@@ -183,9 +183,16 @@ PyObject *pf_inmemory_network(void);
  * NULL. */
 PyTypeObject *pf_inmemory_network_class(PyObject *network, PyTypeObject *asked,
                                         PyObject *args, PyObject *kwargs);
+/* Returns the end of an object that is a _MemoryEnd, borrowed; NULL for any
+ * other object. */
+pf_end *pf_inmemory_end(PyObject *op);
 /* Returns the run that the end belongs to, if that is this thread's run; else
  * NULL with FiberError. */
 pf_scheduler *pf_inmemory_run(const pf_end *end, PfThread *t);
+/* Asks the network what happens to what the socket sends next, if the network
+ * has a say in that.  May run any code.  Returns 0, or -1 with an
+ * exception. */
+int pf_inmemory_ask(PyObject *op, pf_direction direction);
 /* wait_readable() and wait_writable() of such a socket; parameters and results
  * as those of pf_readiness_wait_for_number(). */
 int pf_inmemory_wait(PfThread *t, PyObject *op, pf_direction direction,

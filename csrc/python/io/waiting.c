@@ -239,6 +239,30 @@ pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
     return rc != 0 ? end_wait(t, wait, rc) : park(t, wait, deadline, what);
 }
 
+/* A closed end never becomes ready, as a closed descriptor does not in the
+ * system's epoll. */
+static int
+begin_at_end(Wait *wait, pf_end *end, pf_direction direction)
+{
+    if (end->closed) {
+        return 0;
+    }
+    if (!pf_end_blocks(end, direction)) {
+        return 1;
+    }
+    wait->wait.every = true;
+    pf_descriptor_blocked(&end->at, direction);
+    return pf_descriptor_wait(&end->at, &wait->wait, direction);
+}
+
+static int
+begin_any(pf_scheduler *s, Wait *wait, const PfAwaited *what)
+{
+    return what->end != NULL
+               ? begin_at_end(wait, what->end, what->direction)
+               : begin_foreign(s, wait, what->number, what->direction);
+}
+
 /* A descriptor that is closed meanwhile ends the wait, too. */
 int
 pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
@@ -257,8 +281,7 @@ pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
     for (; begun < count && rc == 0; begun++) {
         waits[begun].wait.wake = wake;
         waits[begun].fiber = CURRENT(t);
-        rc = begin_foreign(&t->scheduler->core, &waits[begun],
-                           list[begun].number, list[begun].direction);
+        rc = begin_any(&t->scheduler->core, &waits[begun], &list[begun]);
     }
     rc = rc == 0 ? pf_wait(t, deadline, what) : rc == 1 ? 0 : pf_io_error(rc);
     for (size_t i = 0; i < begun; i++) {

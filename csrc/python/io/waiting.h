@@ -6,6 +6,7 @@
 #include "python/core/pyinclude.h"
 
 #include "engine/io/descriptor.h"
+#include "engine/io/inmemory.h"
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
 
@@ -46,10 +47,12 @@ int pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
 int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                        int64_t deadline, PyObject *what);
 
-/* A descriptor for pf_io_park_any(), which waits until the first of several is
- * ready, and also ends when one is closed. */
+/* A descriptor, or an end of a connection in memory, for pf_io_park_any(),
+ * which waits until the first of several is ready, and also ends when one is
+ * closed.  The caller holds a reference to each end. */
 typedef struct PfAwaited {
     intptr_t number;
+    pf_end *end; /* NULL: the system's descriptor `number` */
     pf_direction direction;
 } PfAwaited;
 int pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,

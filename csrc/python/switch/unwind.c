@@ -119,8 +119,8 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 
 /* The running fiber may be in the middle of anything, and a switch to it may
  * just have landed; so this saves the exception and `transfer`. */
-void
-pf_unwind_fiber(PfThread *t, FiberObject *fiber)
+static void
+unwind(PfThread *t, FiberObject *fiber, bool silently)
 {
     if (pf_fiber_kind(fiber)->unwind != NULL) {
         pf_fiber_kind(fiber)->unwind(t, fiber);
@@ -140,9 +140,23 @@ pf_unwind_fiber(PfThread *t, FiberObject *fiber)
     pf_thread_no_switch_end(t);
     t->transfer = transfer;
     t->throwing = throwing;
-    if (left == NULL) {
+    if (left == NULL && silently) {
+        PyErr_Clear();
+    } else if (left == NULL) {
         PyErr_WriteUnraisable((PyObject *)fiber);
     }
     Py_XDECREF(left);
     pystate_restore_exception(pending);
+}
+
+void
+pf_unwind_fiber(PfThread *t, FiberObject *fiber)
+{
+    unwind(t, fiber, false);
+}
+
+void
+pf_unwind_silently(PfThread *t, FiberObject *fiber)
+{
+    unwind(t, fiber, true);
 }

@@ -20,6 +20,7 @@ typedef enum PfChoiceKind {
     PF_CHOOSE_SELECT,  /* the ready case of a select */
     PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
     PF_CHOOSE_PREEMPT, /* 0: continue; n: the n-th ready fiber runs first */
+    PF_CHOOSE_FAULT,   /* 0: all goes well; n: the n-th fault happens */
 } PfChoiceKind;
 
 /* Operations of testing/, which also moves virtual time. */

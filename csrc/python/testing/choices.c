@@ -89,7 +89,8 @@ decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
         x->lost = true;
     }
     note(x, ((uint64_t)kind << 56) ^ ((uint64_t)count << 28) ^ choice.taken);
-    if (x->trace != NULL && kind != PF_CHOOSE_READY) {
+    if (x->trace != NULL && kind != PF_CHOOSE_READY &&
+        kind != PF_CHOOSE_FAULT) {
         call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, choice.taken);
     }
     return choice.taken;
@@ -110,6 +111,54 @@ propose(ExplorerObject *x, uint32_t count)
     }
 }
 
+/* Draws how many faults the run has, if its strategy draws at all, and at
+ * which places. */
+static void
+draw_faults(ExplorerObject *x)
+{
+    uint64_t places = x->usual_places < UINT32_MAX ? x->usual_places : 0;
+    x->drawn = x->strategy == STRATEGY_FIFO
+                   ? 0
+                   : pf_testing_random_below(&x->random, x->faults + 1);
+    for (uint32_t i = 0; i < x->drawn; i++) {
+        x->fault_at[i] = pf_testing_random_below(
+            &x->random, places > 0 ? (uint32_t)places : 1);
+    }
+}
+
+/* Proposes a fault only at the places that were drawn: a fault at every second
+ * place would end most programs before they have done anything. */
+static uint32_t
+propose_fault(ExplorerObject *x, uint32_t count)
+{
+    uint64_t place = x->fault_places++;
+    if (x->drawn == NOT_DRAWN) {
+        draw_faults(x);
+    }
+    for (uint32_t i = 0; i < x->drawn; i++) {
+        if (x->fault_at[i] == place && count > 1) {
+            return 1 + pf_testing_random_below(&x->random, count - 1);
+        }
+    }
+    return 0;
+}
+
+/* A place where no fault may happen any more is recorded as well, so that the
+ * number of a choice does not depend on the faults before it. */
+static uint32_t
+choose_fault(ExplorerObject *x, uint32_t count)
+{
+    if (x->faulty >= x->faults) {
+        x->lost |=
+            !pf_choices_append(&x->made, (Choice){0, 0, PF_CHOOSE_FAULT});
+        return 0;
+    }
+    uint32_t taken =
+        decide(x, count, PF_CHOOSE_FAULT, propose_fault(x, count));
+    x->faulty += taken != 0;
+    return taken;
+}
+
 static uint32_t
 choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
@@ -118,7 +167,8 @@ choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
     if (n < 2 || x->over || (unfair && !x->unfair)) {
         return 0;
     }
-    return decide(x, n, kind, propose(x, n));
+    return kind == PF_CHOOSE_FAULT ? choose_fault(x, n)
+                                   : decide(x, n, kind, propose(x, n));
 }
 
 /* ---------------------------------------------------------- calls to Python */

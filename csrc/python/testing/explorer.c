@@ -2,10 +2,12 @@
  * happened.  choices.c makes the choices meanwhile. */
 #include "python/testing/explorer.h"
 
+#include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/run/run.h"
+#include "python/switch/unwind.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
@@ -40,6 +42,8 @@ start_over(ExplorerObject *x)
     x->lost = x->over = x->diverged = false;
     x->steps = x->events = x->hash = x->passed = 0;
     x->forced = x->in_a_row = x->tie_rest = 0;
+    x->fault_places = x->faulty = 0;
+    x->drawn = NOT_DRAWN;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
     pf_pct_known_reset(&x->known);
@@ -151,7 +155,7 @@ read_script(PyObject *script, Choices *read)
  * conversions of arguments, because these may run code that begins a run. */
 static int
 may_configure(ExplorerObject *x, int strategy, unsigned depth,
-              uint64_t max_steps)
+              uint64_t max_steps, unsigned faults)
 {
     if (x->installed) {
         PyErr_SetString(pf.fiber_error,
@@ -164,6 +168,9 @@ may_configure(ExplorerObject *x, int strategy, unsigned depth,
     } else if (depth < 1 || depth > MAX_DEPTH) {
         PyErr_Format(PyExc_ValueError, "depth must be from 1 to %d, not %u",
                      MAX_DEPTH, depth);
+    } else if (faults > MAX_FAULTS) {
+        PyErr_Format(PyExc_ValueError, "faults must be at most %d, not %u",
+                     MAX_FAULTS, faults);
     } else if (max_steps == 0) {
         PyErr_SetString(PyExc_ValueError,
                         "max_steps must be at least 1, not 0");
@@ -178,22 +185,23 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"strategy",  "seed",    "depth",   "length",
                             "script",    "lenient", "preempt", "unfair",
-                            "max_steps", "inject",  "trace",   NULL};
+                            "max_steps", "inject",  "trace",   "faults",
+                            "places",    NULL};
     ExplorerObject *x = (ExplorerObject *)op;
     int strategy = 0, lenient = 0, preempt = 0, unfair = 0;
-    unsigned int depth = 1;
-    unsigned long long seed = 0, length = 0, event = 0;
+    unsigned int depth = 1, faults = 0;
+    unsigned long long seed = 0, length = 0, event = 0, places = 0;
     unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKIKOpppKKO:configure",
-                                     names, &strategy, &seed, &depth, &length,
-                                     &script, &lenient, &preempt, &unfair,
-                                     &max_steps, &event, &trace)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$iKIKOpppKKOIK:configure", names, &strategy, &seed,
+            &depth, &length, &script, &lenient, &preempt, &unfair, &max_steps,
+            &event, &trace, &faults, &places)) {
         return NULL;
     }
     Choices read = {0};
     if (read_script(script, &read) < 0 ||
-        may_configure(x, strategy, depth, max_steps) < 0) {
+        may_configure(x, strategy, depth, max_steps, faults) < 0) {
         free_choices(&read);
         return NULL;
     }
@@ -207,6 +215,8 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     x->unfair = unfair;
     x->max_steps = max_steps;
     x->inject = event;
+    x->faults = faults;
+    x->usual_places = places;
     Py_XSETREF(x->trace, trace == Py_None ? NULL : Py_NewRef(trace));
     draw_change_points(x, length);
     Py_RETURN_NONE;
@@ -422,6 +432,9 @@ static PyGetSetDef explorer_getset[] = {
     {"events", get_count, NULL,
      "How many places for an injected cancellation the last run had.",
      (void *)offsetof(ExplorerObject, events)},
+    {"fault_places", get_count, NULL,
+     "How many places for a fault of the network the last run had.",
+     (void *)offsetof(ExplorerObject, fault_places)},
     {"fingerprint", get_count, NULL,
      "A hash of the last run, equal for equal runs.",
      (void *)offsetof(ExplorerObject, hash)},
@@ -453,9 +466,8 @@ static PyType_Spec pf_explorer_spec = {
 /* --------------------------------------------------------- module functions */
 
 static PyObject *
-mod_choose(PyObject *module, PyObject *number)
+choose(PyObject *number, PfChoiceKind kind)
 {
-    (void)module;
     PfThread *t = pf_thread_this();
     unsigned long n = PyLong_AsUnsignedLong(number);
     if (t == NULL || (n == (unsigned long)-1 && PyErr_Occurred())) {
@@ -465,11 +477,61 @@ mod_choose(PyObject *module, PyObject *number)
         PyErr_SetString(PyExc_ValueError, "there is nothing to choose from");
         return NULL;
     }
-    uint32_t taken =
-        t->scheduler == NULL
-            ? 0
-            : pf_explore_choose(t->scheduler, (uint32_t)n, PF_CHOOSE_USER);
+    uint32_t taken = t->scheduler == NULL
+                         ? 0
+                         : pf_explore_choose(t->scheduler, (uint32_t)n, kind);
     return PyLong_FromUnsignedLong(taken);
+}
+
+static PyObject *
+mod_choose(PyObject *module, PyObject *number)
+{
+    (void)module;
+    return choose(number, PF_CHOOSE_USER);
+}
+
+static PyObject *
+mod_fault(PyObject *module, PyObject *number)
+{
+    (void)module;
+    return choose(number, PF_CHOOSE_FAULT);
+}
+
+/* The fiber's own thread calls this.  The fiber has not ended, and does not
+ * run. */
+static void
+stop_fiber(PfThread *t, FiberObject *fiber)
+{
+    if (fiber->fiber.stack != NULL) {
+        pf_unwind_silently(t, fiber);
+    } else {
+        pf_cancel_now(fiber, NULL); /* ends before it begins */
+    }
+}
+
+static PyObject *
+mod_stop_fiber(PyObject *module, PyObject *op)
+{
+    (void)module;
+    PfThread *t = pf_thread_this();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(op, pf_task_fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_stop_fiber() takes a fiber");
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)op;
+    if (fiber->thread != t || !fiber->scheduled || fiber == CURRENT(t)) {
+        PyErr_SetString(pf.fiber_error,
+                        "_stop_fiber() takes a fiber of this thread's run "
+                        "that waits or is ready");
+        return NULL;
+    }
+    if (fiber->core.state != PF_DONE) {
+        stop_fiber(t, fiber);
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -483,6 +545,11 @@ mod_preempt(PyObject *module, PyObject *ignored)
 static PyMethodDef functions[] = {
     {"_choose", mod_choose, METH_O,
      "Choose a number from 0 to n-1; outside of a test it is 0."},
+    {"_fault", mod_fault, METH_O,
+     "_fault(n): as _choose(n), among no fault, which is 0, and faults."},
+    {"_stop_fiber", mod_stop_fiber, METH_O,
+     "_stop_fiber(fiber): unwind it with FiberExit, now; it cannot wait\n"
+     "any more, and what it raises is not reported."},
     {"_preempt", mod_preempt, METH_NOARGS,
      "Let a run with preempt=True switch here."},
     {NULL, NULL, 0, NULL},

@@ -30,6 +30,8 @@ typedef struct Choices {
 } Choices;
 
 #define MAX_DEPTH 16
+#define MAX_FAULTS 16
+#define NOT_DRAWN UINT32_MAX
 /* A fiber that is chosen this many times in a row probably spins, and loses its
  * priority: PCT's strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
@@ -45,7 +47,9 @@ typedef struct PfExplorer {
     bool preempt; /* switch at pf_explore_preempt(), too */
     bool unfair;  /* choose among waiters and select()'s cases, too */
     uint64_t max_steps;
-    uint64_t inject; /* the event at which to cancel; 0: none */
+    uint64_t inject;       /* the event at which to cancel; 0: none */
+    uint32_t faults;       /* how many faults one run may have */
+    uint64_t usual_places; /* for a fault, in runs so far */
     /* What was chosen. */
     Choices made;
     bool lost;            /* there was no memory to record everything */
@@ -62,6 +66,11 @@ typedef struct PfExplorer {
     uint32_t tie_rest, tie_count; /* see next_tie */
     uint64_t tie_sequence;
     int64_t tie_when;
+    /* Faults of a network in memory: the places so far, how many of them had
+     * one, and the places that the strategy has drawn. */
+    uint64_t fault_places;
+    uint32_t faulty, drawn; /* `drawn` may be NOT_DRAWN */
+    uint64_t fault_at[MAX_FAULTS];
     /* PCT */
     PfKnownTable known;
     uint32_t depth;
