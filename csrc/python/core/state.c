@@ -53,8 +53,9 @@ make_strings(void)
     pf.s_raise = PyUnicode_InternFromString("raise");
     pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
     pf.s_watchdog = PyUnicode_InternFromString("watchdog");
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_slice && pf.s_failed &&
-                   pf.s_log && pf.s_raise && pf.s_on_unhandled && pf.s_watchdog
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_slice &&
+                   pf.s_failed && pf.s_log && pf.s_raise &&
+                   pf.s_on_unhandled && pf.s_watchdog
                ? 0
                : -1;
 }

@@ -65,7 +65,7 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
     }
 }
 
-int64_t pf_scheduler_default_slice; /* constant after import */
+int64_t pf_scheduler_default_slice;    /* constant after import */
 #define SHORTEST_SLICE INT64_C(100000) /* nanoseconds */
 
 int
