@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class no_preemption:  # noqa: N801 - reads like a function
+class no_preemption:
     """Keep the fiber that enters the block from being preempted in it.
 
     For code that is only correct if no other fiber runs in its midst. The fiber may still wait
