@@ -241,6 +241,9 @@ def a_listener_is_shut_down(module: Any, sock: Any, other: Any) -> Any:
 
 def kinds(module: Any, sock: Any, other: Any) -> Any:
     yield (lambda: (sock.family, sock.type, sock.proto, sock.gettimeout()),)
+    for flag in (module.SOCK_CLOEXEC, module.SOCK_NONBLOCK):
+        with module.socket(type=module.SOCK_STREAM | flag) as flagged:
+            yield (lambda it=flagged: (it.type, it.gettimeout()),)
     yield (lambda: sock.getsockopt(module.SOL_SOCKET, module.SO_TYPE),)
     yield (lambda: sock.getsockopt(module.SOL_SOCKET, module.SO_ACCEPTCONN),)
     sock.bind(("127.0.0.1", 0))
