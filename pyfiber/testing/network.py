@@ -26,7 +26,17 @@ from pyfiber.testing.endpoint import (
     UNDER_WAY,
     Endpoint,
 )
-from pyfiber.testing.machines import ANY, LIFE, LOOPBACK, Key, Life, Machine, Node, check_clock
+from pyfiber.testing.machines import (
+    ANY,
+    LIFE,
+    LOOPBACK,
+    Key,
+    Life,
+    Machine,
+    Node,
+    check_alive,
+    check_clock,
+)
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
@@ -299,6 +309,7 @@ class Network:
         number = len(self.nodes) + 2
         address = self.hosts.get(name.lower(), f"10.0.{number >> 8}.{number & 255}")
         check_clock(drift, offset)
+        check_alive()
         node = Node(self, name, address, fn, args, drift, offset)
         self.nodes[name] = node
         return node
