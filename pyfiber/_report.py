@@ -77,7 +77,7 @@ def wait_of(fiber: Task) -> str:
     if isinstance(fiber, Grain):
         return f"has yielded {name_of(what)}"
     if isinstance(what, str):
-        return f"waits {'in' if what.endswith(')') else 'for'} {what}"
+        return f"waits in {what}"
     if (io := _engine._io_wait_of(fiber)) is not None:
         return _load("pyfiber._descriptors").wait_text(*io, what)  # type: ignore[no-any-return]
     holders = holders_of(what)

@@ -162,9 +162,32 @@ def test_time_slices_cannot_be_turned_on_or_off_in_a_run(
 def test_time_slice_may_become_shorter_in_a_run() -> None:
     def main() -> None:
         current_scheduler().time_slice = SLICE
-        spin_beside_another()
+        while sys.getswitchinterval() > SLICE / 4:
+            spin_beside_another()
 
     run(main, time_slice=60)
+
+
+def test_run_with_a_long_slice_ends_at_once(child: Child) -> None:
+    child("import pyfiber; pyfiber.run(int, time_slice=1e6)", timeout=60)
+
+
+def test_scheduler_is_closed_by_another_thread() -> None:
+    scheduler = Scheduler(time_slice=SLICE)
+    scheduler.run(int)
+    thread = threading.Thread(target=scheduler.close)
+    thread.start()
+    thread.join()
+    run(yield_now)
+
+
+def test_run_under_test_has_no_slices(child: Child) -> None:
+    program = """
+        import sys
+        import pyfiber.testing
+        print(pyfiber.testing.run(sys.getswitchinterval), pyfiber.run(sys.getswitchinterval))
+    """
+    assert child(program, env={"PYFIBER_TIME_SLICE": "1ms"}).stdout == "0.005 0.00025\n"
 
 
 # --------------------------------------------------------- environment and command
@@ -354,22 +377,22 @@ def test_tool_of_monitoring_is_given_back() -> None:
 
 
 @needs_monitoring
-def test_run_does_not_begin_if_other_tools_use_all_ids(free_tools: list[int]) -> None:
-    for number in free_tools:
+def test_run_does_not_begin_if_other_tools_use_its_ids(free_tools: list[int]) -> None:
+    for number in (3, 4):
         sys.monitoring.use_tool_id(number, f"other {number}")
     before = tool_names(), sys.getswitchinterval()
     ran: list[int] = []
-    with pytest.raises(RuntimeError, match="other tools use all of them"):
+    with pytest.raises(RuntimeError, match="other tools use both"):
         run(ran.append, 1, time_slice=SLICE)
     scheduler = Scheduler(time_slice=SLICE)
     scheduler.spawn(ran.append, 2)
-    with pytest.raises(RuntimeError, match="other tools use all of them"):
+    with pytest.raises(RuntimeError, match="other tools use both"):
         scheduler.run(ran.append, 3)
-    with pytest.raises(RuntimeError, match="other tools use all of them"):
+    with pytest.raises(RuntimeError, match="other tools use both"):
         scheduler.run_once()
     assert not ran
     assert (tool_names(), sys.getswitchinterval()) == before
-    sys.monitoring.free_tool_id(free_tools[-2])  # pyfiber leaves the last one to optimizers
+    sys.monitoring.free_tool_id(3)
     scheduler.run(spin_beside_another)
     assert ran == [2]
     scheduler.close()
@@ -454,6 +477,30 @@ print(status)
     assert child(PROGRAM + program).stdout == "5\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_of_a_fork_without_the_sliced_thread_has_no_slices(child: Child) -> None:
+    program = """
+import threading
+begun, over = threading.Event(), threading.Event()
+def sliced():
+    scheduler = Scheduler(time_slice=0.001)
+    scheduler.run(int)
+    begun.set()
+    over.wait()
+    scheduler.close()
+thread = threading.Thread(target=sliced)
+thread.start()
+begun.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(int(sys.getswitchinterval() * 1000))
+over.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    assert child(PROGRAM + program).stdout == "5\n"
+
+
 # ----------------------------------------------------------------- what is visible
 
 
@@ -480,7 +527,7 @@ def preempted(look: Callable[[], object]) -> None:
         fiber.name = "computes"
         yield_now()
         try:
-            assert (fiber.state, fiber.waiting_on) == ("parked", "its next time slice")
+            assert (fiber.state, fiber.waiting_on) == ("parked", "the line of preempted fibers")
             look()
         finally:
             flag.set()  # else the fiber computes for ever
@@ -491,7 +538,7 @@ def preempted(look: Callable[[], object]) -> None:
 def test_dump_shows_the_wait_for_the_next_slice() -> None:
     text = io.StringIO()
     preempted(lambda: dump_fibers(text))
-    assert "waits for its next time slice" in text.getvalue()
+    assert "waits in the line of preempted fibers" in text.getvalue()
 
 
 def test_timeline_shows_the_wait_for_the_next_slice() -> None:
@@ -499,7 +546,7 @@ def test_timeline_shows_the_wait_for_the_next_slice() -> None:
     with trace(text):
         preempted(lambda: None)
     waits = [each["name"] for each in json.loads(text.getvalue())["traceEvents"] if "name" in each]
-    assert "waits: its next time slice" in waits
+    assert "waits: the line of preempted fibers" in waits
 
 
 def test_ps_shows_the_wait_for_the_next_slice() -> None:
@@ -507,7 +554,7 @@ def test_ps_shows_the_wait_for_the_next_slice() -> None:
 
     shown: list[Any] = []
     preempted(lambda: shown.append(snapshot.snapshot()))
-    assert "waits for its next time slice" in repr(shown)
+    assert "waits in the line of preempted fibers" in repr(shown)
 
 
 def test_metrics_count_preemptions() -> None:

@@ -486,7 +486,7 @@ def test_cancellation_is_not_raised_at_a_preemption() -> None:
         go = Flag()
         fiber = spawn(computes, go)
         yield_now()  # it is preempted, as nothing else makes it give way
-        assert fiber.waiting_on == "its next time slice"
+        assert fiber.waiting_on == "the line of preempted fibers"
         fiber.cancel()
         go.up = True
         fiber.join()

@@ -46,7 +46,7 @@ make_strings(void)
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
     pf.s_yield = PyUnicode_InternFromString("yield_now()");
-    pf.s_slice = PyUnicode_InternFromString("its next time slice");
+    pf.s_slice = PyUnicode_InternFromString("the line of preempted fibers");
     pf.s_failed =
         PyUnicode_InternFromString("another fiber of the group failed");
     pf.s_log = PyUnicode_InternFromString("log");

@@ -199,7 +199,7 @@ int
 pf_inmemory_ask(PyObject *op, pf_direction direction)
 {
     const PfSocket *sock = pf_socket_of(op);
-    if (direction != PF_WRITING || !sock->end->asks || sock->owner == 0) {
+    if (direction != PF_WRITING || !sock->end->asks) {
         return 0;
     }
     PyObject *endpoint = PyObject_GetAttrString(op, "_endpoint");

@@ -84,10 +84,18 @@ take_record(PfIo *io)
     return rc < 0 ? pf_io_error(rc) : take(io);
 }
 
+/* The network may run any code when it is asked, which may close the socket. */
 static int
 take_end(PfIo *io)
 {
+    if (pf_inmemory_ask(io->op, io->direction) < 0) {
+        return -1;
+    }
     pf_end *end = io->sock->end;
+    io->owner = io->sock->owner;
+    if (io->owner == 0 || end == NULL) {
+        return pf_socket_closed_error();
+    }
     io->s = pf_inmemory_run(end, io->t);
     io->at = &end->at;
     if (io->s == NULL || take(io) < 0) {
@@ -123,10 +131,6 @@ pf_socket_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
     io->op = op;
     io->sock = pf_socket_of(op);
     io->t = t;
-    if (PF_UNLIKELY(io->sock->end != NULL) &&
-        pf_inmemory_ask(op, direction) < 0) {
-        return -1;
-    }
     io->s = pf_io_scheduler(t);
     io->direction = direction;
     io->at_once = false;

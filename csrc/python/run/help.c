@@ -67,6 +67,29 @@ pf_help_after_fork(void)
     memset(own_threads, 0, sizeof own_threads);
 }
 
+void
+pf_help_locks_free(PyThread_type_lock *locks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        PyThread_release_lock(locks[i]);
+        PyThread_free_lock(locks[i]);
+    }
+}
+
+bool
+pf_help_locks_make(PyThread_type_lock *locks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        locks[i] = PyThread_allocate_lock();
+        if (locks[i] == NULL) {
+            pf_help_locks_free(locks, i);
+            return false;
+        }
+        PyThread_acquire_lock(locks[i], WAIT_LOCK);
+    }
+    return true;
+}
+
 /* ------------------------------------------------------------ other threads */
 
 /* Is the thread neither the caller, nor one of pyfiber's, nor one of Python's?

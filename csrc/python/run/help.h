@@ -24,6 +24,11 @@
 void pf_help_thread_begins(void);
 void pf_help_thread_ends(void);
 void pf_help_after_fork(void);
+/* Make, or free, the locks by which such a thread and others wait for each
+ * other: binary semaphores, all of them taken at first. False: no memory, and
+ * none is made. */
+bool pf_help_locks_make(PyThread_type_lock *locks, int count);
+void pf_help_locks_free(PyThread_type_lock *locks, int count);
 
 /* Could anything outside the run wake a fiber of it?  May run Python code,
  * which may wake one. */

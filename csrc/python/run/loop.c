@@ -679,9 +679,6 @@ pf_run_may_run(SchedulerObject *s)
     if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
-    if (!s->closed && s->thread == t && ask_parts(s) < 0) {
-        return -1;
-    }
     if (s->closed) {
         PyErr_SetString(pf.fiber_error, "the scheduler is closed");
         return -1;
@@ -699,6 +696,13 @@ pf_run_may_run(SchedulerObject *s)
         return -1;
     }
     return 0;
+}
+
+/* The parts may run code, so this checks again after it has asked them. */
+int
+pf_run_prepare(SchedulerObject *s)
+{
+    return pf_run_may_run(s) < 0 || ask_parts(s) < 0 ? -1 : pf_run_may_run(s);
 }
 
 /* The run ends with `exc`.  If main has failed, too, its failure becomes the
@@ -830,7 +834,9 @@ pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     if (s->fatal == NULL) {
         one_pass(s, hub);
         /* What waits for a turn without work makes the next one find some. */
-        (void)(s->core.ready.head == NULL && ask_again(s));
+        if (s->core.ready.head == NULL) {
+            (void)ask_again(s);
+        }
     }
     hub_end(s, hub);
 }

@@ -19,6 +19,9 @@
 
 /* May `s` run on the calling thread now?  0, or -1 with FiberError. */
 int pf_run_may_run(SchedulerObject *s);
+/* The same, and prepares a run that begins now (PfPart.run_may_begin).  May
+ * run code.  0, or -1 with an exception. */
+int pf_run_prepare(SchedulerObject *s);
 /* May a run begin inside of the one that this thread is running? */
 bool pf_run_may_nest(PfThread *t);
 /* Scheduler.run(): a new reference, or NULL with an exception.  Steals `main`.

@@ -329,7 +329,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
 PyObject *
 pf_run_main(SchedulerObject *s, FiberObject *main)
 {
-    PyObject *result = pf_run_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
+    PyObject *result = pf_run_prepare(s) < 0 ? NULL : pf_loop_run(s, main);
     Py_DECREF(main);
     return result;
 }
@@ -371,7 +371,7 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
                                      &timeout) ||
         (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0) ||
-        pf_run_may_run(s) < 0) {
+        pf_run_prepare(s) < 0) {
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
@@ -556,7 +556,7 @@ scheduler_turn(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (pf_run_may_run(s) < 0) {
+    if (pf_run_prepare(s) < 0) {
         return NULL;
     }
     s->in_turn = true;

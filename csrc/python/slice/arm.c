@@ -22,9 +22,9 @@ static const char *const event_names[] = {
     "JUMP",     "BRANCH_LEFT", "BRANCH_RIGHT", "BRANCH",
     "PY_START", "PY_RESUME",   "PY_RETURN",    "PY_YIELD",
 };
-/* The numbers that pyfiber may use, in this order: two that no tool has, then
- * those which tools of other kinds have by convention. */
-static const int tools[] = {4, 3, 2, 1, 0};
+/* The ids that pyfiber may use: those that no kind of tool has by convention. A
+ * debugger, a profiler or coverage that begins later finds its own id free. */
+static const int tools[] = {4, 3};
 
 /* What pf_arm_begin() sets, and pf_arm_end() clears. */
 /* shared, behind the GIL: sys.monitoring; NULL on 3.11 */
@@ -161,7 +161,10 @@ pf_arm_thread(PfThread *t, SchedulerObject *s)
         }
         return;
     }
-    Py_XDECREF(exchange(s, pystate_trace_next(t->tstate, traced)));
+    const PfSlice *slice = pf_slice_of(s);
+    if (slice->armed == NULL || slice->armed_at != s->core.switches) {
+        Py_XDECREF(exchange(s, pystate_trace_next(t->tstate, traced)));
+    }
 }
 
 /* ------------------------------------------------- the tool of sys.monitoring */
@@ -201,8 +204,8 @@ claim_tool(void)
     Py_CLEAR(tool);
     if (!PyErr_Occurred()) {
         PyErr_SetString(PyExc_RuntimeError,
-                        "a time slice needs one of sys.monitoring's tool ids, "
-                        "and other tools use all of them");
+                        "a time slice needs the tool id 3 or 4 of "
+                        "sys.monitoring, and other tools use both");
     }
     return -1;
 }

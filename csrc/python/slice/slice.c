@@ -101,7 +101,7 @@ pf_slice_may(const PfThread *t, const SchedulerObject *s)
     const FiberObject *self = CURRENT(t);
     return takes_turns(self, s) && !self->is_hub && !self->dying &&
            !pf_fiber_kind(self)->serves &&
-           pf_fiber_rare(self)->unpreemptible == 0 && s->explorer == NULL &&
+           pf_fiber_rare(self)->unpreemptible == 0 &&
            (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
 }
 
@@ -215,7 +215,7 @@ run_may_begin(SchedulerObject *s)
 {
     PfSlice *slice = pf_slice_of(s);
     if (pf_load_relaxed(&s->time_slice) == 0 || slice->open ||
-        s->core.clock != NULL || s->explorer != NULL || pystate_finalizing()) {
+        pystate_finalizing()) {
         return 0; /* a thread would not get the GIL at the interpreter's end */
     }
     if (pf_ticker_open(s) < 0) {
@@ -254,8 +254,7 @@ at_exit(PfThread *t)
 static int
 after_fork(PfThread *t)
 {
-    (void)t;
-    return pf_ticker_after_fork();
+    return pf_ticker_after_fork(t);
 }
 
 const PfPart pf_slice_part = {

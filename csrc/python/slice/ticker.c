@@ -27,7 +27,9 @@
 #include "engine/base/interrupt.h"
 
 #define MOST_IDLE 40
-#define SHORTEST_PAUSE INT64_C(25000) /* ns */
+/* Nanoseconds. A slice that is made shorter in a run is seen after a pause. */
+#define SHORTEST_PAUSE INT64_C(25000)
+#define LONGEST_PAUSE INT64_C(10000000)
 
 enum {
     WAKE, /* to the thread: look, or end */
@@ -36,12 +38,14 @@ enum {
 };
 
 /* One for each thread that is started, and never freed, because the thread may
- * be in the middle of its end. The locks are binary semaphores. */
+ * be in the middle of its end. A thread releases a lock only after it has seen
+ * that it is taken. */
 typedef struct Ticker {
     PyThread_type_lock locks[LOCKS];
     PyInterpreterState *interpreter;
     PF_ATOMIC(uint8_t) stop;
-    PF_ATOMIC(uint8_t) asleep; /* until WAKE is released */
+    PF_ATOMIC(uint8_t) nudged; /* WAKE is released */
+    PF_ATOMIC(uint8_t) asleep; /* a loop that goes on has to nudge it */
 } Ticker;
 
 /* shared, behind the GIL: the one that runs, or NULL */
@@ -51,9 +55,71 @@ static size_t opened;
 /* shared, behind the GIL: the interval that the program had set, and the one
  * that pyfiber has set instead; 0: none */
 static double interval, interval_ours;
+/* shared, behind the GIL: the slice for which the interval is short enough */
+static int64_t interval_fits = PF_NEVER;
+
 /* constant after import: functions of sys, in whose place virtual threads put
  * others */
 static PyObject *get_interval, *set_interval;
+
+/* -------------------------------------------------------- the switch interval */
+
+/* Calls sys.getswitchinterval() or, with seconds, sys.setswitchinterval().
+ * Returns the interval; -1.0 after a failure, with an exception. */
+static double
+switch_interval(double seconds)
+{
+    if (seconds < 0.0) {
+        PyObject *found = PyObject_CallNoArgs(get_interval);
+        seconds = found == NULL ? -1.0 : PyFloat_AsDouble(found);
+        Py_XDECREF(found);
+        return seconds;
+    }
+    PyObject *done = PyObject_CallFunction(set_interval, "d", seconds);
+    Py_XDECREF(done);
+    return done == NULL ? -1.0 : seconds;
+}
+
+/* Lowers the interval to a quarter of the slice: 0 or -1. */
+static int
+lower_interval(int64_t slice)
+{
+    if (slice >= interval_fits) {
+        return 0;
+    }
+    double wanted = (double)slice / 4e9;
+    double now = switch_interval(-1.0);
+    if (now < 0.0) {
+        return -1;
+    }
+    interval_fits = slice;
+    if (now <= wanted) {
+        return 0;
+    }
+    if (interval_ours == 0.0) {
+        interval = now;
+    }
+    if (switch_interval(wanted) < 0.0) {
+        return -1;
+    }
+    interval_ours = switch_interval(-1.0); /* rounded to microseconds */
+    return interval_ours < 0.0 ? -1 : 0;
+}
+
+/* Restores the interval, unless the program has set another one meanwhile. */
+static void
+restore_interval(void)
+{
+    if (interval_ours != 0.0 && switch_interval(-1.0) == interval_ours) {
+        /* sys.setswitchinterval() rounds down to microseconds. */
+        (void)switch_interval(interval + 5e-7);
+    }
+    interval_ours = 0.0;
+    interval_fits = PF_NEVER;
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(NULL);
+    }
+}
 
 /* ------------------------------------------------------------------- the looks */
 
@@ -118,7 +184,42 @@ arm_all(PyThreadState *ts)
             pf_arm_thread(t, s);
         }
     }
+    if (lower_interval(shortest) < 0) { /* a slice was made shorter */
+        PyErr_WriteUnraisable(NULL);
+    }
     (void)PyEval_SaveThread();
+}
+
+static void
+nudge(Ticker *self)
+{
+    if (!pf_fetch_or(&self->nudged, 1)) {
+        PyThread_release_lock(self->locks[WAKE]);
+    }
+}
+
+/* Sleeps for so many nanoseconds, or until somebody nudges. */
+static void
+nap(Ticker *self, int64_t length)
+{
+    int64_t microseconds = length == PF_NEVER ? -1 : length / 1000;
+    if (PyThread_acquire_lock_timed(self->locks[WAKE], microseconds, 0) ==
+        PY_LOCK_ACQUIRED) {
+        (void)pf_take(&self->nudged);
+    }
+}
+
+/* Sleeps until a loop goes on, unless one has before it could see the flag. */
+static void
+sleep_deeply(Ticker *self)
+{
+    int64_t shortest = PF_NEVER;
+    bool idle = true;
+    pf_store(&self->asleep, 1);
+    if (find_over(&shortest, &idle) == NULL && idle && !pf_load(&self->stop)) {
+        nap(self, PF_NEVER);
+    }
+    pf_store(&self->asleep, 0);
 }
 
 static void
@@ -134,21 +235,13 @@ tick_until_stopped(Ticker *self, PyThreadState *ts)
         in_vain = idle ? in_vain + 1 : 0;
         if (in_vain > MOST_IDLE) {
             in_vain = 0;
-            pf_store(&self->asleep, 1);
-            /* A loop may have gone on before it could see the flag. */
-            idle = true;
-            (void)find_over(&shortest, &idle);
-            if (idle && !pf_load(&self->stop)) {
-                PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
-            } else if (!pf_take(&self->asleep)) {
-                /* A loop has woken it: so WAKE is, or will be, released. */
-                PyThread_acquire_lock(self->locks[WAKE], WAIT_LOCK);
-            }
+            sleep_deeply(self);
             continue;
         }
-        int64_t pause = shortest == PF_NEVER ? 4000000 : shortest / 4;
-        pause = pause < SHORTEST_PAUSE ? SHORTEST_PAUSE : pause;
-        (void)PyThread_acquire_lock_timed(self->locks[WAKE], pause / 1000, 0);
+        int64_t pause = shortest / 4;
+        nap(self, pause < SHORTEST_PAUSE  ? SHORTEST_PAUSE
+                  : pause > LONGEST_PAUSE ? LONGEST_PAUSE
+                                          : pause);
     }
 }
 
@@ -172,56 +265,30 @@ ticker_thread(void *started)
     PyThread_release_lock(self->locks[GONE]);
 }
 
-/* Ends the thread's deep sleep, if that is what it does. */
-static void
-wake(Ticker *self)
-{
-    if (pf_take(&self->asleep)) {
-        PyThread_release_lock(self->locks[WAKE]);
-    }
-}
-
 void
 pf_ticker_poke(void)
 {
     if (ticker != NULL && pf_load_relaxed(&ticker->asleep)) {
-        wake(ticker);
+        nudge(ticker);
     }
 }
 
 /* ------------------------------------------------------------ start and end */
 
-static void
-free_ticker(Ticker *self)
-{
-    for (int i = 0; i < LOCKS && self->locks[i] != NULL; i++) {
-        PyThread_release_lock(self->locks[i]);
-        PyThread_free_lock(self->locks[i]);
-    }
-    PyMem_RawFree(self);
-}
-
 static int
 start(void)
 {
     Ticker *self = PyMem_RawCalloc(1, sizeof *self);
-    for (int i = 0; self != NULL && i < LOCKS; i++) {
-        self->locks[i] = PyThread_allocate_lock();
-        if (self->locks[i] == NULL) {
-            free_ticker(self);
-            self = NULL;
-            break;
-        }
-        PyThread_acquire_lock(self->locks[i], WAIT_LOCK);
-    }
-    if (self == NULL) {
+    if (self == NULL || !pf_help_locks_make(self->locks, LOCKS)) {
+        PyMem_RawFree(self);
         PyErr_NoMemory();
         return -1;
     }
     self->interpreter = PyInterpreterState_Get();
     if (PyThread_start_new_thread(ticker_thread, self) ==
         PYTHREAD_INVALID_THREAD_ID) {
-        free_ticker(self);
+        pf_help_locks_free(self->locks, LOCKS);
+        PyMem_RawFree(self);
         PyErr_SetString(PyExc_RuntimeError,
                         "can't start the thread that a time slice needs");
         return -1;
@@ -230,67 +297,18 @@ start(void)
     return 0;
 }
 
-/* Waits until the thread has ended, so that a program which forks after its
- * run has one thread. */
+/* Waits until the thread touches nothing any more. The system's thread ends a
+ * moment later. */
 static void
 stop(void)
 {
     Ticker *self = ticker;
     ticker = NULL;
     pf_store(&self->stop, 1);
-    wake(self);
+    nudge(self);
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->locks[GONE], WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-}
-
-/* Calls sys.getswitchinterval() or, with seconds, sys.setswitchinterval().
- * Returns the interval; -1.0 after a failure, with an exception. */
-static double
-switch_interval(double seconds)
-{
-    if (seconds < 0.0) {
-        PyObject *found = PyObject_CallNoArgs(get_interval);
-        seconds = found == NULL ? -1.0 : PyFloat_AsDouble(found);
-        Py_XDECREF(found);
-        return seconds;
-    }
-    PyObject *done = PyObject_CallFunction(set_interval, "d", seconds);
-    Py_XDECREF(done);
-    return done == NULL ? -1.0 : seconds;
-}
-
-/* Lowers the interval to a quarter of the slice: 0 or -1. */
-static int
-lower_interval(int64_t slice)
-{
-    double wanted = (double)slice / 4e9;
-    double now = switch_interval(-1.0);
-    if (now < 0.0 || now <= wanted) {
-        return now < 0.0 ? -1 : 0;
-    }
-    if (interval_ours == 0.0) {
-        interval = now;
-    }
-    if (switch_interval(wanted) < 0.0) {
-        return -1;
-    }
-    interval_ours = switch_interval(-1.0); /* rounded to microseconds */
-    return interval_ours < 0.0 ? -1 : 0;
-}
-
-/* Restores the interval, unless the program has set another one meanwhile. */
-static void
-restore_interval(void)
-{
-    if (interval_ours != 0.0 && switch_interval(-1.0) == interval_ours) {
-        /* sys.setswitchinterval() rounds down to microseconds. */
-        (void)switch_interval(interval + 5e-7);
-    }
-    interval_ours = 0.0;
-    if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable(NULL);
-    }
 }
 
 /* Counts a scheduler as watched at once, because the rest may run code. */
@@ -321,17 +339,11 @@ pf_ticker_close(SchedulerObject *s)
         return;
     }
     PyObject *error = pystate_take_exception();
-    pf_thread_no_switch_begin(s->thread, "while a run with time slices ends");
-    if (ticker != NULL) {
-        stop();
-    }
-    if (opened == 0) { /* another thread may have begun such a run */
+    pf_ticker_stop();
+    if (opened == 0) { /* else another thread has begun such a run meanwhile */
         restore_interval();
         pf_arm_end();
-    } else if (ticker == NULL && start() < 0) {
-        PyErr_WriteUnraisable((PyObject *)s);
     }
-    pf_thread_no_switch_end(s->thread);
     pystate_restore_exception(error);
 }
 
@@ -343,15 +355,26 @@ pf_ticker_stop(void)
     }
 }
 
-/* The child has no ticker. If the run goes on there, it gets one. */
+/* The child has no ticker, and only the schedulers of this thread. If one of
+ * these has slices, the child gets a ticker. */
 int
-pf_ticker_after_fork(void)
+pf_ticker_after_fork(const PfThread *t)
 {
+    opened = 0;
+    for (SchedulerObject *s = t == NULL ? NULL : t->schedulers; s != NULL;
+         s = s->next) {
+        opened += pf_slice_of(s)->open;
+    }
     if (ticker == NULL) {
         return 0;
     }
     ticker = NULL;
-    return start();
+    if (opened != 0) {
+        return start();
+    }
+    restore_interval();
+    pf_arm_end();
+    return 0;
 }
 
 int

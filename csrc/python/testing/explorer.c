@@ -64,6 +64,7 @@ static int
 install(ExplorerObject *x, PyObject *clock)
 {
     SchedulerObject *s = x->scheduler;
+    pf_store(&s->time_slice, 0); /* choices decide who runs, and no clock */
     if (pf_run_may_run(s) < 0) {
         return -1;
     }

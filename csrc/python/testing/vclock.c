@@ -68,6 +68,7 @@ pf_vclock_install(SchedulerObject *s, PyObject *op)
         return -1;
     }
     clock->user = s;
+    pf_store(&s->time_slice, 0); /* a slice is a length of real time */
     *clock_of(s) = (PfClockObject *)Py_NewRef(op);
     s->core.clock = read_clock;
     s->core.clock_data = clock;

@@ -429,25 +429,18 @@ nudge(Watchdog *self)
 static void
 free_watchdog(Watchdog *self)
 {
-    for (int i = 0; i < LOCKS && self->locks[i] != NULL; i++) {
-        PyThread_release_lock(self->locks[i]);
-        PyThread_free_lock(self->locks[i]);
-    }
+    pf_help_locks_free(self->locks, LOCKS);
     PyMem_RawFree(self);
 }
 
-/* Makes a watchdog whose locks are all taken; NULL: no memory. */
+/* NULL: no memory. */
 static Watchdog *
 new_watchdog(void)
 {
     Watchdog *self = PyMem_RawCalloc(1, sizeof *self);
-    for (int i = 0; self != NULL && i < LOCKS; i++) {
-        self->locks[i] = PyThread_allocate_lock();
-        if (self->locks[i] == NULL) {
-            free_watchdog(self);
-            return NULL;
-        }
-        PyThread_acquire_lock(self->locks[i], WAIT_LOCK);
+    if (self != NULL && !pf_help_locks_make(self->locks, LOCKS)) {
+        PyMem_RawFree(self);
+        return NULL;
     }
     return self;
 }
