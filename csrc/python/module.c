@@ -36,6 +36,7 @@
 #include "python/task/cancelling.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
+#include "python/switch/tracing.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
@@ -626,11 +627,11 @@ engine_exec(PyObject *module)
         pf_inspect_init(module) < 0 || pf_calls_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_testing_init(module) < 0 ||
-        pf_overflow_python_init() < 0 || pf_capi_init(module) < 0 ||
-        pf_patch_init(module) < 0 || pf_virtual_init(module) < 0 ||
-        pf_watchdog_init(module) < 0 || pf_turns_init(module) < 0 ||
-        pf_team_run_init(module) < 0 || pf_slice_init(module) < 0 ||
-        add_primitives(module) < 0) {
+        pf_overflow_python_init() < 0 || pf_tracing_init() < 0 ||
+        pf_capi_init(module) < 0 || pf_patch_init(module) < 0 ||
+        pf_virtual_init(module) < 0 || pf_watchdog_init(module) < 0 ||
+        pf_turns_init(module) < 0 || pf_team_run_init(module) < 0 ||
+        pf_slice_init(module) < 0 || add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

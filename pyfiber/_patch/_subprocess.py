@@ -6,7 +6,6 @@ waits park and ``communicate()`` runs in a thread, but the file objects of its p
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -18,15 +17,13 @@ from pyfiber._engine import (
     Cancelled,
     FiberExit,
     _call_patched,
-    _may_park,
     _outside,
-    now,
     shield,
-    sleep,
     wait_readable,
     wait_writable,
 )
 from pyfiber._futures import await_future
+from pyfiber._patch import _semaphores
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _in_thread, _Popen, wait_in_fiber
 
@@ -141,48 +138,6 @@ def connections(record: Record, module: ModuleType) -> None:
     record.method(kind, "_send", _send)
 
 
-# multiprocessing's locks --------------------------------------------------------------------------
-
-#: Seconds between two looks at a semaphore: the first pause and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
-
-
-def _acquire(lock: Any, block: bool = True, timeout: float | None = None) -> bool:
-    """Acquire a semaphore of the system.
-
-    Nothing tells a fiber that another process has released one, so the fiber looks at it again and
-    again, as the interpreter does for a timeout where the system has none.
-    """
-    if not block or not _may_park():
-        return lock.acquire(block, timeout)  # type: ignore[no-any-return]
-    end = math.inf if timeout is None else now() + timeout
-    pause = _FIRST_PAUSE
-    while not lock.acquire(False):
-        left = end - now()
-        if left <= 0:
-            return False
-        sleep(min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    return True
-
-
-def _enter(self: Any) -> bool:
-    return _acquire(self._semlock)
-
-
-def locks(record: Record, module: ModuleType) -> None:
-    """Make multiprocessing's locks, semaphores and queues park."""
-    kind: Any = module.SemLock
-    theirs = kind._make_methods
-
-    def _make_methods(self: Any) -> None:
-        theirs(self)
-        self.acquire = partial(_acquire, self._semlock)
-
-    record.replace(kind, "_make_methods", _make_methods)
-    record.method(kind, "__enter__", _enter)
-
-
 def apply(record: Record) -> None:
     """Apply this part; the record undoes it."""
     for inside in (__init__, _wait, communicate):
@@ -192,5 +147,5 @@ def apply(record: Record) -> None:
     if sys.platform != "win32":
         record.function(_posixsubprocess, "fork_exec", fork_exec)
         record.when_imported("multiprocessing.connection", partial(connections, record))
-    record.when_imported("multiprocessing.synchronize", partial(locks, record))
+    record.when_imported("multiprocessing.synchronize", partial(_semaphores.change, record))
     record.notes.append("a Popen made in a fiber is pyfiber.subprocess's")

@@ -93,7 +93,7 @@ EXITS = (
 
 def run(options: argparse.Namespace, log: Callable[[_hooks.Task, BaseException], object]) -> None:
     """Run the program; raises how it ends, which has been printed if the interpreter prints it."""
-    time_slice = TIME_SLICE if options.time_slice is None else options.time_slice
+    time_slice = TIME_SLICE if options.time_slice is None else options.time_slice or None
     ended: BaseException | None = None
     with VirtualThreads(time_slice, log, _run_ours):
         exits = table.install(EXITS)

@@ -48,6 +48,8 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
+    Row("sys", "settrace", _engine.settrace, "each thread has its own trace function"),
+    Row("sys", "setprofile", _engine.setprofile, "each thread has its own profile function"),
     Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
     Row("sys", "getswitchinterval", starting.get_switch_interval, "returns the time slice"),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),

@@ -406,3 +406,26 @@ def test_thread_waits_for_its_child_as_ever() -> None:
             assert found == [(number, 256)]
 
     run(main)
+
+
+def test_rlock_of_multiprocessing_belongs_to_the_fiber() -> None:
+    done = run_script("""
+        import multiprocessing, pyfiber
+
+        def main():
+            lock = multiprocessing.RLock()
+            def attempt():
+                assert not lock.acquire(timeout=0.01)
+                try:
+                    lock.release()
+                except AssertionError:
+                    return "refused"
+            with lock, lock:
+                assert pyfiber.spawn(attempt).result() == "refused"
+            assert pyfiber.spawn(lock.acquire).result()
+            print("done")
+
+        with pyfiber.patch():
+            pyfiber.run(main)
+    """)
+    assert done.stdout == "done\n", done.stderr

@@ -375,3 +375,51 @@ def test_pipe_between_threads_parks(prints: Prints) -> None:
         )
         == "1000000\n1000000\n"
     )
+
+
+def test_trace_and_profile_functions_belong_to_threads(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import sys, threading, time
+            def tracer(frame, event, arg):
+                if event == "call":
+                    seen.append(frame.f_code.co_name)
+            def traced():
+                time.sleep(0.001)
+                inner()
+            def inner():
+                pass
+            def other():
+                inner()
+            def calls():
+                names = [name for name in seen if name in ("traced", "inner", "other")]
+                seen.clear()
+                return names
+            seen = []
+            threading.settrace(tracer)
+            thread = threading.Thread(target=traced)
+            thread.start()
+            threading.settrace(None)
+            other()
+            thread.join()
+            other()
+            print(calls(), sys.gettrace())
+            sys.settrace(tracer)
+            thread = threading.Thread(target=traced)
+            thread.start()
+            other()
+            thread.join()
+            print(calls(), sys.gettrace() is tracer)
+            sys.settrace(None)
+            threading.setprofile(tracer)
+            thread = threading.Thread(target=traced)
+            thread.start()
+            threading.setprofile(None)
+            other()
+            thread.join()
+            print(calls(), sys.getprofile())
+            """
+        )
+        == "['traced', 'inner'] None\n['other', 'inner'] True\n['traced', 'inner'] None\n"
+    )

@@ -315,6 +315,32 @@ pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
     *object = was_object;
 }
 
+/* A thread's trace and profile functions, with the references to their
+ * objects. */
+typedef struct PyTracing {
+    Py_tracefunc trace, profile;
+    PyObject *trace_object, *profile_object;
+} PyTracing;
+
+/* Exchanges all of that, at a switch from or to a fiber that has its own, as a
+ * thread has.  The interpreter counts how many threads trace, so that code is
+ * instrumented while any does: such a fiber counts as one of them. */
+static inline void
+pystate_exchange_tracing(PyThreadState *ts, PyTracing *other)
+{
+    PyTracing was = {ts->c_tracefunc, ts->c_profilefunc, ts->c_traceobj,
+                     ts->c_profileobj};
+    ts->c_tracefunc = other->trace;
+    ts->c_profilefunc = other->profile;
+    ts->c_traceobj = other->trace_object;
+    ts->c_profileobj = other->profile_object;
+    *other = was;
+#if PY_VERSION_HEX < 0x030C0000
+    ts->cframe->use_tracing =
+        ts->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
+#endif
+}
+
 /* Has the thread a profile function set from C, by PyEval_SetProfile()? */
 static inline bool
 pystate_profiled(const PyThreadState *ts)
@@ -322,13 +348,14 @@ pystate_profiled(const PyThreadState *ts)
     return ts->c_profilefunc != NULL;
 }
 
-/* Must a switch that leaves this state do anything for tracers or profilers?
- */
+/* Must a switch from one state to another do anything for tracers or
+ * profilers? */
 static inline bool
-pystate_watched(const PyThreadState *ts, const PyState *left)
+pystate_watched(const PyThreadState *ts, const PyState *left,
+                const PyState *entered)
 {
     return ((uintptr_t)ts->c_tracefunc | (uintptr_t)ts->c_profilefunc |
-            (uintptr_t)left->trace) != 0;
+            (uintptr_t)left->trace | (uintptr_t)entered->trace) != 0;
 }
 
 /* Is an exception set? As PyErr_Occurred(), for code that has the thread

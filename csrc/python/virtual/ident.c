@@ -1,6 +1,7 @@
 /* Which thread of the program the running code belongs to: see virtual.h. */
 #include "python/virtual/virtual.h"
 
+#include "python/switch/tracing.h"
 #include "python/task/scheduler.h"
 
 /* A raw fiber runs on behalf of the fiber that has entered it, and the body of
@@ -60,7 +61,45 @@ running_thread(PyObject *module, PyObject *ignored)
                                                             : fiber->target);
 }
 
+/* Does the running code belong to a thread of the program that shares this
+ * thread of the system with others? */
+static bool
+is_one_of_several(PfThread *t)
+{
+    return t != NULL && t->scheduler != NULL &&
+           (here() != NULL || pf_virtual_in_main(t));
+}
+
+static PyObject *
+set_tracing(PyObject *original, PyObject *function)
+{
+    PfThread *t = pf_thread_current;
+    if (is_one_of_several(t) && pf_tracing_own(t) < 0) {
+        return NULL;
+    }
+    return PyObject_CallOneArg(original, function);
+}
+
+static PyObject *
+settrace(PyObject *module, PyObject *function)
+{
+    (void)module;
+    return set_tracing(pf_tracing_settrace, function);
+}
+
+static PyObject *
+setprofile(PyObject *module, PyObject *function)
+{
+    (void)module;
+    return set_tracing(pf_tracing_setprofile, function);
+}
+
 static PyMethodDef functions[] = {
+    {"settrace", settrace, METH_O,
+     "settrace(function, /)\n--\n\nSet the trace function of this thread."},
+    {"setprofile", setprofile, METH_O,
+     "setprofile(function, /)\n--\n\n"
+     "Set the profile function of this thread."},
     {"get_ident", get_ident, METH_NOARGS,
      "get_ident()\n--\n\n"
      "Return a non-zero integer that uniquely identifies the current thread\n"

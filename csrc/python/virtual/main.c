@@ -9,6 +9,7 @@
 #include "python/virtual/virtual.h"
 
 #include "python/core/tstate.h"
+#include "python/switch/tracing.h"
 #include "python/task/scheduler.h"
 
 #define MOST_SIGNALS 64
@@ -30,6 +31,12 @@ is_main(const FiberObject *fiber)
         fiber = fiber->parent;
     }
     return fiber != NULL && fiber == main_fiber;
+}
+
+bool
+pf_virtual_in_main(const PfThread *t)
+{
+    return main_fiber != NULL && is_main(CURRENT(t));
 }
 
 static int
@@ -112,6 +119,9 @@ set_main(PyObject *module, PyObject *op)
     }
     FiberObject *before = main_fiber;
     PyObject *left = thrown;
+    if (fiber == NULL && pf_thread_current != NULL) {
+        pf_tracing_disown(pf_thread_current);
+    }
     main_fiber = (FiberObject *)Py_XNewRef((PyObject *)fiber);
     thrown = NULL;
     signals = 0;
@@ -128,8 +138,7 @@ in_main(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_thread_current;
-    return PyBool_FromLong(t != NULL && main_fiber != NULL &&
-                           is_main(CURRENT(t)));
+    return PyBool_FromLong(t != NULL && pf_virtual_in_main(t));
 }
 
 static bool

@@ -29,6 +29,7 @@ ended(FiberObject *fiber)
 const PfTaskOps pf_virtual_ops = {
     .core = PF_FIBER_CORE_OPS(pf_switch_run, pf_switch_reap),
     PF_FIBER_OPS,
+    .is_thread = true,
     .ended = ended,
 };
 

@@ -88,6 +88,8 @@ int pf_virtual_ident_init(PyObject *module);
 
 /* main.c */
 extern const PfPart pf_virtual_part;
+/* Does the running code belong to the main program? */
+bool pf_virtual_in_main(const PfThread *t);
 int pf_virtual_main_init(PyObject *module);
 
 int pf_virtual_init(PyObject *module);

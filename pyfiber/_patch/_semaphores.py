@@ -1,4 +1,4 @@
-"""The locks and semaphores of ``multiprocessing`` in a block of virtual threads: they park.
+"""The locks and semaphores of ``multiprocessing``, of the part ``subprocess``.
 
 These belong to the system, which cannot tell a loop that one is free, so a fiber asks again and
 again. The system's recursive locks count for the thread; here they count for the fiber.
@@ -6,7 +6,6 @@ again. The system's recursive locks count for the thread; here they count for th
 
 from __future__ import annotations
 
-import threading
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +24,7 @@ class Semaphore:
 
     def __init__(self, semlock: Any) -> None:
         self._semlock = semlock
-        #: The ident of the thread that holds a recursive lock in this process.
+        #: The fiber or thread that holds a recursive lock in this process.
         self._owner: int | None = None
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
@@ -49,12 +48,12 @@ class Semaphore:
         return (
             self._semlock.kind == _RECURSIVE
             and self._semlock._is_mine()
-            and self._owner not in (None, threading.get_ident())
+            and self._owner not in (None, _engine._fiber_ident())
         )
 
     def _note(self, taken: bool) -> bool:
         if taken:
-            self._owner = threading.get_ident()
+            self._owner = _engine._fiber_ident()
         return taken
 
     def release(self) -> None:
@@ -84,12 +83,8 @@ def _exit(self: Any, *args: object) -> Any:
     return getattr(self, "_parks", self._semlock).__exit__(*args)
 
 
-def apply(record: Record) -> None:
-    """Change the class of these objects, now or when its module is imported."""
-
-    def synchronize(module: ModuleType) -> None:
-        record.replace(module.SemLock, "_make_methods", _make_methods)
-        record.replace(module.SemLock, "__enter__", _enter)
-        record.replace(module.SemLock, "__exit__", _exit)
-
-    record.when_imported("multiprocessing.synchronize", synchronize)
+def change(record: Record, module: ModuleType) -> None:
+    """Change the class of these objects in ``multiprocessing.synchronize``."""
+    record.replace(module.SemLock, "_make_methods", _make_methods)
+    record.replace(module.SemLock, "__enter__", _enter)
+    record.replace(module.SemLock, "__exit__", _exit)
