@@ -208,6 +208,19 @@ class Node(Machine):
         return true + round(true * self.drift + self.offset * 1e9)
 
 
+def on_this_machine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs on the machine of the caller, also with an empty context."""
+    life = LIFE.get()
+    if life is None:
+        return function
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        LIFE.set(life)
+        return function(*args, **kwargs)
+
+    return called
+
+
 def node_here() -> Node | None:
     """The node on which the running code runs."""
     life = LIFE.get()
