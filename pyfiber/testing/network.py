@@ -25,7 +25,17 @@ from pyfiber.testing.endpoint import (
     UNDER_WAY,
     Endpoint,
 )
-from pyfiber.testing.machines import ANY, LIFE, LOOPBACK, Key, Life, Machine, Node, check_clock
+from pyfiber.testing.machines import (
+    ANY,
+    LIFE,
+    LOOPBACK,
+    Key,
+    Life,
+    Machine,
+    Node,
+    check_alive,
+    check_clock,
+)
 from pyfiber.testing.story import place as place_of
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
@@ -299,6 +309,7 @@ class Network:
         number = len(self.nodes) + 2
         address = self.hosts.get(name.lower(), f"10.0.{number >> 8}.{number & 255}")
         check_clock(drift, offset)
+        check_alive()
         node = Node(self, name, address, fn, args, drift, offset)
         self.nodes[name] = node
         return node

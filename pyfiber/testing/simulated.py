@@ -22,6 +22,7 @@ from pyfiber._patch._threading import is_virtual
 from pyfiber._virtual import shutdown, starting, table
 from pyfiber.testing.errors import NeverAwaitedError
 from pyfiber.testing.guards import Change, Shared
+from pyfiber.testing.machines import on_this_machine
 
 POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
 #: Classes whose instances the standard library keeps in sets: module, name.
@@ -39,8 +40,8 @@ class Session(starting.Session):
         return get_ident() == self.thread
 
     def start(self, handle: _engine._ThreadHandle, function: Any, *args: Any, **kwargs: Any) -> int:
-        """Start a thread, whose fiber gets its name for reports."""
-        ident = super().start(handle, function, *args, **kwargs)
+        """Start a thread on the caller's machine; its fiber gets the thread's name for reports."""
+        ident = super().start(handle, on_this_machine(function), *args, **kwargs)
         name = getattr(getattr(function, "__self__", None), "name", None)
         if handle._fiber is not None and isinstance(name, str):
             handle._fiber.name = name
