@@ -42,7 +42,7 @@ def add_virtual_threads(parser: argparse.ArgumentParser) -> None:
         type=time_slice_of,
         metavar="LENGTH",
         help="preempt a fiber that computes for longer than this, such as 10ms; for virtual threads"
-        " the default is 5ms, and 0 means never",
+        " the default is 5ms, and 'off' means never",
     )
 
 
@@ -58,11 +58,12 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-    """The time slice in seconds for a text such as "5ms"; argparse reports a wrong one."""
+    """Seconds for a text such as "5ms", 0 for "off"; argparse reports a wrong one."""
+    if text == "off":
+        return 0.0
     try:
         seconds = seconds_of(text)
-        if seconds != 0:
-            pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
+        pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
     except (ValueError, NotImplementedError) as exc:
         raise argparse.ArgumentTypeError(str(exc)) from None
     return seconds

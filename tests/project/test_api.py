@@ -92,9 +92,9 @@ def rows() -> dict[str, list[tuple[str, str]]]:
     return {module: ROW.findall(section) for module, section in SECTION.findall(text)}
 
 
-def test_top_level_has_these_names_and_no_more_than_sixty_one() -> None:
+def test_top_level_has_these_names_and_no_more_than_sixty_three() -> None:
     assert sorted(pyfiber.__all__) == sorted(TOP)
-    assert len(TOP) <= 61
+    assert len(TOP) <= 63
 
 
 @pytest.mark.parametrize("module", [pyfiber, debug, threads], ids=lambda module: module.__name__)

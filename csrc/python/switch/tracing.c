@@ -29,8 +29,8 @@ struct PfTrace {
     PyTracing tracing;
 };
 
-PyObject *pf_tracing_settrace,
-    *pf_tracing_setprofile; /* constant after import */
+PyObject *pf_tracing_settrace;   /* constant after import */
+PyObject *pf_tracing_setprofile; /* constant after import */
 
 int
 pf_tracing_init(void)
