@@ -57,7 +57,8 @@ FLOORS = [
         "python/watch",
     ],
     ["python/queue", "python/slice"],
-    ["python/grain", "python/patch"],  # grains' steps send to channels and wait for events
+    # grains' steps send to channels and wait for events
+    ["python/grain", "python/patch", "python/virtual"],
     ["python/capi"],
     ["python"],
 ]

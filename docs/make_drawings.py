@@ -396,7 +396,7 @@ FLOORS = (
     ("pyfiber/", ("pyfiber",), "Python: what users import"),
     ("csrc/python", ("module.c",), "puts the rooms together"),
     ("csrc/python", ("capi",), "the table of functions for C programs"),
-    ("csrc/python", ("grain", "patch"), "generators as tasks; the standard library's calls"),
+    ("csrc/python", ("grain", "patch", "virtual"), "tasks that are generators; patch(); threads"),
     ("csrc/python", ("queue", "slice"), "queues and channels; time slices"),
     ("csrc/python", ("sync", "threads", "io", "testing", "greenlet", "watch"), ""),
     ("csrc/python", ("run/unix", "run/windows"), "signals"),

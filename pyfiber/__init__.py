@@ -91,12 +91,14 @@ if TYPE_CHECKING:
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._info import get_include
+    from pyfiber._native import native_thread
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._patch import patch
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._signals import signals
     from pyfiber._slices import no_preemption
     from pyfiber._threads import from_thread, to_thread
+    from pyfiber._virtual import virtual_threads
 
 __version__ = "0.1.0"
 
@@ -142,6 +144,7 @@ __all__ = [
     "get_include",
     "local",
     "move_on_after",
+    "native_thread",
     "no_preemption",
     "now",
     "park",
@@ -159,6 +162,7 @@ __all__ = [
     "stack_size",
     "timeout",
     "to_thread",
+    "virtual_threads",
     "wait_readable",
     "wait_writable",
     "yield_now",
@@ -182,12 +186,14 @@ _HOMES = {
     "gather": "pyfiber._groups",
     "generator": "pyfiber._generators",
     "get_include": "pyfiber._info",
+    "native_thread": "pyfiber._native",
     "no_preemption": "pyfiber._slices",
     "patch": "pyfiber._patch",
     "pmap": "pyfiber._groups",
     "race": "pyfiber._groups",
     "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
+    "virtual_threads": "pyfiber._virtual",
 }
 #: Submodules that ``import pyfiber`` is enough for, as in ``pyfiber.debug.dump_fibers()``.
 _MODULES = ("compose", "debug", "grains", "threads")

@@ -28,6 +28,16 @@ def bench(options: argparse.Namespace) -> int:
     return _bench.main(options)
 
 
+def add_explore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `explore`, which finds races in tests of threaded code."""
+    from pyfiber.testing import command
+
+    parser = commands.add_parser(
+        "explore", help="find races in tests of threaded code", description=command.DESCRIPTION
+    )
+    command.add_arguments(parser)
+
+
 def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `greenlet`, which runs a program with pyfiber in greenlet's place."""
     from pyfiber.greenlet import command
@@ -87,7 +97,7 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 #: Functions that each add one command to the parser.
-COMMANDS = (add_bench, add_greenlet, add_info, add_ps, add_run, add_top)
+COMMANDS = (add_bench, add_explore, add_greenlet, add_info, add_ps, add_run, add_top)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pyfiber import _engine
 from pyfiber._engine import Cancelled, Event, Fiber, FiberError, FiberExit, Scheduler, _load
+from pyfiber._native import native_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -196,7 +197,7 @@ class _Pool:
         thread = None
         if self.scheduler is None:
             serve = _engine._insistent(self.serve)
-            thread = threading.Thread(target=serve, name=self.name)
+            thread = native_thread(serve, name=self.name)
         try:
             _engine._holding(self.lock, self.enqueue, fiber, future, thread)
             if thread is not None and self.thread is thread:

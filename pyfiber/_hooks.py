@@ -345,11 +345,14 @@ def interrupted() -> Callable[[], object]:
     """
     import _thread
 
+    _load("pyfiber._native")
+    from pyfiber import _native
+
     over = _thread.allocate_lock()
     over.acquire()
     begun = _thread.allocate_lock()
     begun.acquire()
-    thread = _thread.get_ident()
+    thread = _native.get_ident()
 
     def print_unless_over() -> None:
         _engine._only_watches()
@@ -363,7 +366,7 @@ def interrupted() -> Callable[[], object]:
             )
 
     try:
-        _thread.start_new_thread(print_unless_over, ())
+        _native.start_new_thread(print_unless_over, ())
         begun.acquire()  # from now on the loop does not count it as a thread that may wake a fiber
         return over.release
     except RuntimeError:  # no thread can be started: there is no message

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from pyfiber import _engine, _hooks, _words
+from pyfiber import _engine, _hooks, _native, _words
 from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup, _load
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ def count_of(fibers: list[Any]) -> str:
 
 def report(all_threads: bool, here: Any) -> str:
     """What ``dump_fibers()`` prints; ``here`` is the calling frame."""
-    own = threading.get_ident()
+    own = _native.get_ident()
     lines: list[str] = []
     for ident, current, root, scheduler, fibers in _engine._threads():
         if all_threads or ident == own:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyfiber import _engine
+from pyfiber._native import native_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +70,7 @@ def begin(first: Any, threads: int, how: Any) -> Begun:
     failures: list[BaseException] = []
     ready = threading.Semaphore(0)
     members = [
-        threading.Thread(
-            target=_member, args=(first, how, failures, ready), name=f"pyfiber-run-{n}", daemon=True
-        )
+        native_thread(_member, (first, how, failures, ready), name=f"pyfiber-run-{n}", daemon=True)
         for n in range(2, threads + 1)
     ]
     started: list[threading.Thread] = []

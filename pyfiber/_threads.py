@@ -19,6 +19,7 @@ from pyfiber._engine import (
     _load,
     shield,
 )
+from pyfiber._native import native_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -50,12 +51,12 @@ def start_worker(run: Callable[[], object]) -> None:
     their callers have abandoned.
     """
     name = f"pyfiber-worker-{next(_numbers)}"
-    threading.Thread(target=run, name=name, daemon=True).start()
+    native_thread(run, name=name, daemon=True).start()
 
 
 def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], object]) -> None:
     """Start the thread of a OneThread. Called by the engine."""
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = native_thread(run, name=name, daemon=True)
     threads.append(thread)  # before the thread's first function can look for it there
     try:
         thread.start()

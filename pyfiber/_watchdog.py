@@ -8,7 +8,6 @@ import.
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import logging
@@ -18,7 +17,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyfiber import _blocking, _engine, _hooks, _report
+from pyfiber import _blocking, _engine, _hooks, _native, _report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +105,7 @@ def start() -> None:
     if (started := _engine._watchdog_start()) is None:
         return
     try:
-        _thread.start_new_thread(_report_all, (started,))
+        _native.start_new_thread(_report_all, (started,))
     except BaseException:  # the system may refuse a thread, and one without the other is of no use
         _stop()
         raise

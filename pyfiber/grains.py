@@ -38,6 +38,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from pyfiber import _engine
 from pyfiber._engine import Event, FiberError, FiberExit, Grain, current_grain, shield, until
+from pyfiber._native import native_thread
 from pyfiber._policies import FairShare, Policy, Priority, RoundRobin
 
 __all__ = [
@@ -211,7 +212,7 @@ class GrainPool(_engine.GrainPoolBase):
             self._bind()
             return
         started = threading.Event()
-        threading.Thread(target=self._run, args=(started,), name=self.name).start()
+        native_thread(self._run, (started,), name=self.name).start()
         started.wait()
 
     def _run(self, started: threading.Event) -> None:

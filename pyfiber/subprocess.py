@@ -12,7 +12,6 @@ import contextlib
 import os
 import select
 import subprocess as _standard
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -33,6 +32,7 @@ from pyfiber._engine import (
 )
 from pyfiber._futures import await_future
 from pyfiber._groups import gather
+from pyfiber._native import native_thread
 
 if TYPE_CHECKING:
 
@@ -74,7 +74,7 @@ def _in_thread(fn: Callable[..., T], *args: Any) -> Future[T]:
         except BaseException as exc:
             future.set_exception(exc)
 
-    threading.Thread(target=work, name="pyfiber.subprocess", daemon=True).start()
+    native_thread(work, name="pyfiber.subprocess", daemon=True).start()
     return future
 
 

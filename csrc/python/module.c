@@ -36,11 +36,13 @@
 #include "python/task/cancelling.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
+#include "python/switch/tracing.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
 #include "python/testing/testing.h"
 #include "python/threads/threads.h"
+#include "python/virtual/virtual.h"
 #include "python/wait/asyncio.h"
 #include "python/wait/remote.h"
 #include "python/wait/wait.h"
@@ -600,16 +602,13 @@ add_primitives(PyObject *module)
  *   the parent's loop.
  */
 static const PfPart *const parts[] = {
-    &pf_wakeup_part,      &pf_runs_part,
-    &pf_worker_part,      &pf_root_part,
-    &pf_grains_part,      &pf_unhandled_part,
-    &pf_cancel_part,      &pf_greenlets_part,
-    &pf_root_locals_part, &pf_io_part,
-    &pf_inmemory_part,    &pf_lot_part,
-    &pf_stay_part,        &pf_asyncio_part,
-    &pf_watchdog_part,    &pf_team_part,
-    &pf_testing_part,     &pf_turns_part,
-    &pf_slice_part,       NULL,
+    &pf_wakeup_part,   &pf_runs_part,      &pf_worker_part,
+    &pf_root_part,     &pf_grains_part,    &pf_unhandled_part,
+    &pf_cancel_part,   &pf_greenlets_part, &pf_root_locals_part,
+    &pf_io_part,       &pf_inmemory_part,  &pf_lot_part,
+    &pf_stay_part,     &pf_virtual_part,   &pf_asyncio_part,
+    &pf_watchdog_part, &pf_team_part,      &pf_testing_part,
+    &pf_turns_part,    &pf_slice_part,     NULL,
 };
 
 static int
@@ -628,8 +627,9 @@ engine_exec(PyObject *module)
         pf_inspect_init(module) < 0 || pf_calls_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_testing_init(module) < 0 ||
-        pf_overflow_python_init() < 0 || pf_capi_init(module) < 0 ||
-        pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
+        pf_overflow_python_init() < 0 || pf_tracing_init() < 0 ||
+        pf_capi_init(module) < 0 || pf_patch_init(module) < 0 ||
+        pf_virtual_init(module) < 0 || pf_watchdog_init(module) < 0 ||
         pf_turns_init(module) < 0 || pf_team_run_init(module) < 0 ||
         pf_slice_init(module) < 0 || add_primitives(module) < 0) {
         return -1;

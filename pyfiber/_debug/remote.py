@@ -38,7 +38,8 @@ def pyfiber_looks(path={path!r}):
         server.serve(connection)
 
 
-_thread.start_new_thread(pyfiber_looks, ())
+_native = __import__("sys").modules.get("pyfiber._native", _thread)
+_native.start_new_thread(pyfiber_looks, ())
 """
 
 #: Seconds until a process that has not answered is taken to be blocked in a system call.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyfiber import _engine
+from pyfiber import _engine, _native
 from pyfiber._debug import places
 from pyfiber._debug.snapshot import PROTOCOL, snapshot
 
@@ -58,7 +58,7 @@ class Server:
             self.hook()
             self.listener = listening(self.path)
             try:
-                _thread.start_new_thread(self.accept, (self.listener,))
+                _native.start_new_thread(self.accept, (self.listener,))
             except BaseException:
                 self.listener.close()
                 self.listener = None
@@ -114,7 +114,7 @@ class Server:
                 continue
             self.connections[connection] = time.monotonic()
             try:
-                _thread.start_new_thread(self.serve, (connection,))
+                _native.start_new_thread(self.serve, (connection,))
             except RuntimeError:  # there may be no more threads
                 self.connections.pop(connection, None)
                 refuse(connection)

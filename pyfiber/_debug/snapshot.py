@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
 import pyfiber
-from pyfiber import _engine, _hooks, _report, _requests
+from pyfiber import _engine, _hooks, _native, _report, _requests
 from pyfiber._engine import Fiber
 
 #: Seconds: of work without a pause; of a pause; of work for one answer.
@@ -284,7 +284,7 @@ def schedulers_of(ident: int, running: _engine.Scheduler | None) -> Iterator[Sch
 
 def snapshot(since: float = 0.0) -> Snapshot:
     """Describe all threads that have fibers. Group.moved counts waits shorter than ``since`` s."""
-    own = threading.get_ident()
+    own = _native.get_ident()
     names = {thread.ident: cut(thread.name, LONGEST_NAME) for thread in threading.enumerate()}
     pace = Pace()
     threads: list[ThreadState] = []

@@ -43,10 +43,6 @@ BLOCKING = {
     "pylibmc": ("it waits in libmemcached", f"use pymemcache, whose sockets park, or {TO_THREAD}"),
     "_pylibmc": ("it waits in libmemcached", f"use pymemcache, whose sockets park, or {TO_THREAD}"),
     "_ldap": ("python-ldap waits in libldap", f"use ldap3, whose sockets park, or {TO_THREAD}"),
-    "_multiprocessing": (
-        "multiprocessing's locks and queues wait for the system's semaphores",
-        TO_THREAD,
-    ),
     "ibm_db": ("it waits in Db2's client", TO_THREAD),
     "rocksdb": ("it reads and writes files", TO_THREAD),
     "pygit2._pygit2": ("fetches and pushes wait in libgit2", TO_THREAD),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import errno
+import importlib
 import os
 import socket
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 import pyfiber.socket
 from pyfiber import _engine, dns
 from pyfiber._engine import now, wait_readable, wait_writable
+from pyfiber._memory import end_of, is_in_memory
 from pyfiber._patch._record import Record
 from pyfiber.socket import _pause, _pauses
 
@@ -114,6 +116,24 @@ def socketpair(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
 
 _theirs_socketpair = _engine._outside(socket.socketpair)
 
+
+def set_flags(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
+    """``fcntl.fcntl()`` in a fiber: no process inherits a socket in memory, whatever is asked."""
+    number = fd if isinstance(fd, int) else fd.fileno()
+    if not is_in_memory(number):
+        return _theirs_fcntl(fd, cmd, arg)
+    if end_of(number) is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    if cmd not in (fcntl.F_GETFD, fcntl.F_SETFD):
+        raise _engine.FiberError(
+            f"fcntl() with command {cmd} reaches sockets of the system only, and this one is in "
+            "memory: call methods of the socket, or run the test without network="
+        )
+    return fcntl.FD_CLOEXEC if cmd == fcntl.F_GETFD else 0
+
+
+fcntl: Any = importlib.import_module("fcntl") if os.name != "nt" else None
+_theirs_fcntl: Any = None if fcntl is None else _engine._outside(fcntl.fcntl)
 
 # made elsewhere -----------------------------------------------------------------------------------
 
@@ -348,4 +368,6 @@ def apply(record: Record) -> None:
             record.method(_Standard, inside.__name__, inside)
     record.method(_Standard, "__new__", new)
     record.function(socket, "socketpair", socketpair)
+    if fcntl is not None:
+        record.function(fcntl, "fcntl", set_flags)
     record.notes.append("sockets made in a fiber are pyfiber.socket's")

@@ -23,6 +23,7 @@ from pyfiber._engine import (
     wait_writable,
 )
 from pyfiber._futures import await_future
+from pyfiber._patch import _semaphores
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _in_thread, _Popen, wait_in_fiber
 
@@ -146,4 +147,5 @@ def apply(record: Record) -> None:
     if sys.platform != "win32":
         record.function(_posixsubprocess, "fork_exec", fork_exec)
         record.when_imported("multiprocessing.connection", partial(connections, record))
+    record.when_imported("multiprocessing.synchronize", partial(_semaphores.change, record))
     record.notes.append("a Popen made in a fiber is pyfiber.subprocess's")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _frozen_importlib
 import _thread
+import functools
 import os
 import sys
 import threading
@@ -23,11 +24,17 @@ from pyfiber._patch._record import Record, gate_for
 
 _start = _engine._outside(threading.Thread.start)
 _join = _engine._outside(threading.Thread.join)
+_wait = threading.Condition.wait
 
 # conditions ---------------------------------------------------------------------------------------
 
 
+@functools.wraps(_wait)
 def wait(self: Any, timeout: float | None = None) -> bool:
+    # No gate, because a gate calls this function from C, and stacks on which C code has called the
+    # interpreter are not packed. _call_patched() marks the wait, as a gate does; it calls C only.
+    if not _engine._may_park():
+        return _wait(self, timeout)
     # This is the standard code, except that a notification of a cancelled waiter goes to the next.
     if not self._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
@@ -38,9 +45,11 @@ def wait(self: Any, timeout: float | None = None) -> bool:
     notified = given_up = False
     try:
         if timeout is None:
-            notified = waiter.acquire()
+            notified = _engine._call_patched(waiter.acquire)
+        elif timeout > 0:
+            notified = _engine._call_patched(waiter.acquire, True, timeout)
         else:
-            notified = waiter.acquire(True, timeout) if timeout > 0 else waiter.acquire(False)
+            notified = waiter.acquire(False)
         return notified
     except BaseException:
         given_up = True
@@ -49,6 +58,9 @@ def wait(self: Any, timeout: float | None = None) -> bool:
         self._acquire_restore(saved)
         if not notified and not _leave(self, waiter) and given_up and self._is_owned():
             self.notify()
+
+
+wait._parks = True  # type: ignore[attr-defined]  # for pyfiber.testing, as an open gate
 
 
 def _leave(condition: Any, waiter: Any) -> bool:
@@ -115,7 +127,7 @@ INSTANT = 0.001
 
 
 def join(self: threading.Thread, timeout: float | None = None) -> None:
-    if not _waits(self, timeout):
+    if is_virtual(self) or not _waits(self, timeout):
         _join(self, timeout)
         return
     end = vars(self).setdefault("_delete", EndOfThread(self))
@@ -127,6 +139,11 @@ def join(self: threading.Thread, timeout: float | None = None) -> None:
     if self.is_alive():
         left = None if until is None else max(until - _engine.now(), 0)
         _joins.to_thread(_join, self, left)
+
+
+def is_virtual(thread: threading.Thread) -> bool:
+    """Is the Thread a fiber, or was it one? Fibers that join it park (virtual/handle.c)."""
+    return isinstance(vars(thread).get("_handle"), _engine._ThreadHandle)
 
 
 def _waits(thread: threading.Thread, timeout: float | None) -> bool:
@@ -186,7 +203,7 @@ def apply(record: Record) -> None:
     _engine._patch_methods("RLock", True)
     record.on_undo(lambda: _engine._patch_methods("RLock", False))
     record.notes.append("every Lock and RLock, made before or later, and all that is made of them")
-    record.method(threading.Condition, "wait", wait)
+    record.replace(threading.Condition, "wait", wait)
     record.replace(threading.Condition, "_acquire_restore", acquire_restore)
     record.method(threading.Thread, "start", start)
     record.method(threading.Thread, "join", join)

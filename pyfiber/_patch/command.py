@@ -7,6 +7,7 @@ import os
 
 import pyfiber
 from pyfiber import _hooks, _patch
+from pyfiber._engine import _load
 from pyfiber._program import add_program, run_program, set_arguments
 from pyfiber._slices import seconds_of
 
@@ -29,6 +30,22 @@ def add_patch(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_virtual_threads(parser: argparse.ArgumentParser) -> None:
+    """The options that make the program's threads fibers, and that preempt fibers."""
+    parser.add_argument(
+        "--virtual-threads",
+        action="store_true",
+        help="every thread that the program starts is a fiber; all parts are patched",
+    )
+    parser.add_argument(
+        "--time-slice",
+        type=time_slice_of,
+        metavar="LENGTH",
+        help="preempt a fiber that computes for longer than this, such as 10ms; for virtual threads"
+        " the default is 5ms, and 'off' means never",
+    )
+
+
 def parts_of(text: str) -> dict[str, bool]:
     """The arguments of patch() for a text such as "socket,ssl"."""
     parts = dict.fromkeys(text.split(","), True)
@@ -41,7 +58,9 @@ def parts_of(text: str) -> dict[str, bool]:
 
 
 def time_slice_of(text: str) -> float:
-    """The time slice in seconds for a text such as "5ms"; argparse reports a wrong one."""
+    """Seconds for a text such as "5ms", 0 for "off"; argparse reports a wrong one."""
+    if text == "off":
+        return 0.0
     try:
         seconds = seconds_of(text)
         pyfiber.Scheduler(time_slice=seconds).close()  # checks the value
@@ -59,16 +78,11 @@ def patch_as(options: argparse.Namespace) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line: options, then the program, then the program's own arguments."""
     parser.usage = (
-        "%(prog)s [--patch] [--parts PART,...] [--time-slice LENGTH] "
-        "(PROGRAM | -m MODULE) [ARGUMENT ...]"
+        "%(prog)s [--patch] [--parts PART,...] [--virtual-threads] [--time-slice LENGTH]"
+        " (PROGRAM | -m MODULE) [ARGUMENT ...]"
     )
     add_patch(parser)
-    parser.add_argument(
-        "--time-slice",
-        type=time_slice_of,
-        metavar="LENGTH",
-        help="preempt a fiber that computes for longer than this: 5ms, for example",
-    )
+    add_virtual_threads(parser)
     add_program(parser)
     parser.set_defaults(main=main)
 
@@ -95,7 +109,11 @@ def main(options: argparse.Namespace) -> int:
     patch_as(options)
     failures = Failures()
     try:
-        pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=options.time_slice)
+        if options.virtual_threads:
+            _load("pyfiber._virtual.command").run(options, failures.log)
+        else:
+            time_slice = options.time_slice or None
+            pyfiber.run(run_program, options, on_unhandled=failures.log, time_slice=time_slice)
     except SystemExit as exc:
         if exc.code is None or exc.code == 0:
             return failures.status()

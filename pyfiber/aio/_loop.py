@@ -17,7 +17,6 @@ import selectors
 import signal
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
 from typing import Any, TypeVarTuple
 
 from pyfiber._engine import (
@@ -33,6 +32,7 @@ from pyfiber._engine import (
     wait_readable,
     yield_now,
 )
+from pyfiber._native import get_ident
 from pyfiber.aio._asyncio_state import keep_asyncio_state
 
 Ts = TypeVarTuple("Ts")

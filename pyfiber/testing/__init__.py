@@ -33,9 +33,10 @@ from pyfiber.testing.errors import (
     ScheduleError,
     ScheduleFailure,
 )
-from pyfiber.testing.explore import Exploration, choose, explore, preempt, replay, run
+from pyfiber.testing.explore import choose, explore, preempt, replay, run
 from pyfiber.testing.machines import Node
 from pyfiber.testing.network import Network
+from pyfiber.testing.search import Exploration
 
 __all__ = [
     "Exploration",

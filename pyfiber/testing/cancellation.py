@@ -19,6 +19,7 @@ from pyfiber.testing.runner import (
     clock_of,
     network_of,
 )
+from pyfiber.testing.story import Tracer
 
 __tracebackhide__ = True  # pytest's
 
@@ -105,7 +106,7 @@ class Injector:
                 return point - 1
         return point
 
-    def attempt(self, point: int, trace: report.Tracer | None = None) -> BaseException | None:
+    def attempt(self, point: int, trace: Tracer | None = None) -> BaseException | None:
         """Run once, with a cancellation at the point (0: none); returns what went wrong."""
         self.runner.configure(inject=point, trace=trace)
         attempt: Attempt = self.runner.run()
@@ -130,7 +131,7 @@ class Injector:
 
     def fail(self, exc: BaseException, point: int) -> None:
         """Run the point again, with a log, and raise."""
-        tracer = report.Tracer(self.runner.scheduler, self.runner.program.clock)
+        tracer = Tracer(self.runner.program.clock, self.runner.points)
         self.attempt(point, tracer)
         text = (
             f"the program fails {self.where()} (point {point}): {report.first_line(exc)}\n\n"

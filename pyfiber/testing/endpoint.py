@@ -11,7 +11,6 @@ import errno
 import os
 import socket as _standard
 import sys
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -76,14 +75,12 @@ class Endpoint:
         "scheduler",
         "silenced",
         "target",
-        "thread",
         "toward",
     )
 
     def __init__(self, network: Network, family: int, proto: int, life: Life | None = None) -> None:
         self.network = network
         self.scheduler = network.scheduler
-        self.thread = threading.get_ident()
         self.family = family
         self.proto = proto
         self.life = life or network.life_here()
@@ -370,7 +367,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Remove a socket; the last one ends the endpoint."""
-        if self.thread == threading.get_ident():
+        if self.end.is_here:
             self.let_go()
         elif self.scheduler is not None:
             with contextlib.suppress(FiberError):  # the scheduler is closed, and nobody waits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class ScheduleFailure(AssertionError):
     """A schedule was found under which the program fails; the text has the details.
@@ -9,7 +11,7 @@ class ScheduleFailure(AssertionError):
     ``exception`` is what the program raised, ``schedule`` the string that `replay()` takes,
     ``seed`` and ``number`` say which schedule of the exploration it was (``number`` counts from 1),
     ``log`` says which fiber ran when, ``story`` what the network in memory did besides moving
-    bytes.
+    bytes, ``verdict`` whether the failure can happen with a GIL; it is empty if that was not asked.
     """
 
     def __init__(
@@ -21,7 +23,9 @@ class ScheduleFailure(AssertionError):
         seed: int | None = None,
         number: int | None = None,
         log: str = "",
+        verdict: str = "",
         story: str = "",
+        page: Callable[[], str] = str,
     ) -> None:
         super().__init__(text)
         self.exception = exception
@@ -29,7 +33,13 @@ class ScheduleFailure(AssertionError):
         self.seed = seed
         self.number = number
         self.log = log
+        self.verdict = verdict
         self.story = story
+        self._page = page
+
+    def html(self) -> str:
+        """The report as a page of HTML, with a lane for each fiber, which needs no other file."""
+        return self._page()
 
 
 class ScheduleError(ValueError):

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 from pyfiber import _engine
 from pyfiber.testing import report
 from pyfiber.testing.errors import ReplayDivergence
-from pyfiber.testing.found import Found, describe_divergence, differs, failure, hints
+from pyfiber.testing.found import Found, describe_divergence, failure, hints
 from pyfiber.testing.network import Network
+from pyfiber.testing.points import Switch
 from pyfiber.testing.runner import (
     FIFO,
     MAX_STEPS,
     PCT,
     RANDOM,
     RUN_STEPS,
-    Attempt,
     Clock,
     OnUnhandled,
     Program,
     Runner,
-    check_count,
     check_seed,
     clock_of,
     clock_text,
@@ -31,31 +29,15 @@ from pyfiber.testing.runner import (
     network_text,
 )
 from pyfiber.testing.schedule import Schedule
+from pyfiber.testing.search import Exploration, How, Search, check_depth, how_to, verdict
+from pyfiber.testing.story import Tracer
 
 __tracebackhide__ = True  # pytest's
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-Strategy = Literal["fifo", "random", "pct", "dfs"]
-STRATEGIES = ("fifo", "random", "pct", "dfs")
-MAX_DEPTH = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """What `explore()` did when nothing failed.
-
-    ``schedules`` is how many were run; ``complete`` says whether there are no others (only
-    depth-first search can know); ``distinct`` is how many runs differed; ``steps`` and ``choices``
-    are the maximum of any run.
-    """
-
-    schedules: int
-    complete: bool
-    distinct: int
-    steps: int
-    choices: int
+Strategy = Literal["fifo", "random", "pct", "dfs", "mix"]
 
 
 def choose(items: Sequence[T]) -> T:
@@ -76,97 +58,17 @@ def preempt() -> None:
 # ---------------------------------------------------------------------- explore
 
 
-class Explorer:
-    """Does the work of explore(): tries schedules until one fails."""
-
-    def __init__(self, runner: Runner, strategy: str, schedules: int, seed: int, depth: int):
-        self.runner = runner
-        self.strategy = strategy
-        self.schedules = schedules
-        self.seed = seed
-        self.depth = depth
-        self.fingerprints: set[int] = set()
-        self.choices = 0
-        self.number = 0
-        self.complete = False
-
-    def attempts(self) -> Iterator[Attempt]:
-        """Yield run after run. The first has the usual order and measures the program's length."""
-        self.runner.configure()
-        yield self.runner.run()
-        if self.strategy == "dfs":
-            yield from self.branches()
-        elif self.strategy != "fifo":
-            yield from self.drawn()
-
-    def drawn(self) -> Iterator[Attempt]:
-        strategy = PCT if self.strategy == "pct" else RANDOM
-        for number in range(2, self.schedules + 1):
-            self.runner.configure(
-                strategy=strategy,
-                seed=mix(self.seed, number),
-                depth=1 + number % self.depth,
-            )
-            yield self.runner.run()
-
-    def branches(self) -> Iterator[Attempt]:
-        explorer = self.runner.explorer
-        while self.number < self.schedules:
-            before = explorer.choices() if self.number == 1 else []
-            if not explorer.next_branch():
-                self.complete = True
-                return
-            attempt = self.runner.run()
-            if explorer.divergence() is not None:
-                differs(self.runner, Schedule(before), None, attempt)
-            yield attempt
-
-    def same_twice(self) -> None:
-        """Run the first schedule again: it must give the same run."""
-        runner = self.runner
-        first = runner.schedule()
-        runner.configure(script=first.choices)
-        attempt = runner.run()
-        if attempt.failure is not None or runner.schedule() != first:
-            differs(runner, first, None, attempt)
-        if self.strategy == "dfs":
-            runner.configure()
-            runner.run()
-
-    def run(self) -> Exploration:
-        """Run until a failure, which is raised, or until the end."""
-        for attempt in self.attempts():
-            self.number += 1
-            if attempt.failure is not None:
-                self.fail(attempt.failure)
-            self.fingerprints.add(self.runner.explorer.fingerprint)
-            self.choices = max(self.choices, self.runner.explorer.choice_count)
-            if self.number == 1:
-                self.same_twice()
-        return Exploration(
-            self.number, self.complete, len(self.fingerprints), self.runner.longest, self.choices
-        )
-
-    def fail(self, exc: BaseException) -> NoReturn:
-        """Shrink the failing schedule, log its run, and raise the failure."""
-        found = Found(self.runner, exc, self.runner.schedule())
-        found.trace()  # the schedule must fail again before anything is concluded from it
-        found.shrink()
-        log = found.trace()
-        headline = (
-            f"schedule {self.number} of {self.schedules} (strategy {self.strategy!r}, seed "
-            f"{self.seed}) fails with {report.first_line(found.exception)}"
-        )
-        raise failure(found, headline, self.seed, self.number, log) from None
-
-
 def explore(
     fn: Callable[..., Any],
     schedules: int = 1000,
-    strategy: Strategy = "random",
+    strategy: Strategy | None = None,
     seed: int = 0,
     *,
     depth: int = 3,
+    switch: Switch = "wait",
+    preemptions: int = 2,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     clock: Clock = None,
     setup: Callable[[], Any] | None = None,
     check: Callable[..., object] | None = None,
@@ -175,7 +77,7 @@ def explore(
     max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
 ) -> Exploration:
     """Run ``fn`` under many schedules; ScheduleFailure at the first that fails.
@@ -185,8 +87,13 @@ def explore(
     run.
 
     ``strategy`` is "random", "pct" (few preemptions at well-chosen places, up to ``depth``), "dfs"
-    (every schedule once, for small programs) or "fifo". The first schedule is always the usual
-    order. The same ``seed`` gives the same schedules on every CPython and platform.
+    (every schedule once, for small programs), "mix" (these three in turn) or "fifo". The first
+    schedule is always the usual order. The same ``seed`` gives the same schedules on every CPython
+    and platform.
+
+    ``switch`` says where a fiber may be interrupted: "wait" (nowhere between two waits), "line",
+    "access" or "gil", at most ``preemptions`` times in a schedule, in the program's own code and
+    that of the modules in ``include``, without those in ``exclude``. Then the strategy is "mix".
 
     With ``preempt=True`` operations of locks, queues and so on may switch even if they need not
     wait. With ``unfair=True`` they serve waiters in any order, and select() takes any of the
@@ -198,9 +105,6 @@ def explore(
 
     With ``network=True`` sockets are in memory: see Network.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
-    check_count(schedules, "schedules")
     program = Program(
         fn,
         setup=setup,
@@ -215,23 +119,20 @@ def explore(
         threads=threads,
         network=network_of(network),
         network_text=network_text(network),
+        switch=switch,
+        include=include,
+        exclude=exclude,
     )
-    return explore_program(program, schedules, strategy, check_seed(seed), check_depth(depth))
+    return explore_program(program, how_to(program, schedules, strategy, seed, depth, preemptions))
 
 
-def check_depth(depth: object) -> int:
-    """Check that the depth is from 1 to 16; TypeError or ValueError otherwise."""
-    if check_count(depth, "depth") > MAX_DEPTH:
-        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
-    return int(depth)  # type: ignore[call-overload,no-any-return]
-
-
-def explore_program(
-    program: Program, schedules: int, strategy: str, seed: int, depth: int
-) -> Exploration:
+def explore_program(program: Program, how: How) -> Exploration:
     """Do what explore() does, with arguments that have been checked."""
     with Runner(program) as runner:
-        return Explorer(runner, strategy, schedules, seed, depth).run()
+        result = Search(runner, how).run()
+    if isinstance(result, Exploration):
+        return result
+    raise result.failure(verdict(program, how, result.found.exception)) from None
 
 
 # ----------------------------------------------------------------------- replay
@@ -241,13 +142,15 @@ def replay(
     fn: Callable[..., R],
     schedule: str,
     *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     clock: Clock = None,
     setup: Callable[[], Any] | None = None,
     check: Callable[..., object] | None = None,
     max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
 ) -> R:
     """Run ``fn`` under a schedule that `explore()` printed; return its result.
@@ -267,6 +170,8 @@ def replay(
         threads=threads,
         network=network_of(network),
         network_text=network_text(network),
+        include=include,
+        exclude=exclude,
     )
     value: R = replay_program(program, Schedule.parse(schedule))
     return value
@@ -275,8 +180,9 @@ def replay(
 def replay_program(program: Program, schedule: Schedule) -> Any:
     """Do what replay() does, with arguments that have been checked."""
     program.preempt, program.unfair = schedule.preempt, schedule.unfair
+    program.switch = schedule.switch
     with Runner(program) as runner:
-        tracer = report.Tracer(runner.scheduler, program.clock)
+        tracer = Tracer(program.clock, runner.points)
         runner.configure(script=schedule.choices, trace=tracer)
         attempt = runner.run()
         divergence = runner.explorer.divergence()
@@ -288,7 +194,8 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
         if attempt.failure is not None:
             found = Found(runner, attempt.failure, runner.schedule())
             headline = f"the schedule fails with {report.first_line(attempt.failure)}"
-            raise failure(found, headline, None, None, tracer.text()) from None
+            known = "can happen" if schedule.switch == "gil" else ""
+            raise failure(found, headline, tracer, verdict=known) from None
         if runner.explorer.choice_count > len(schedule.choices):
             raise ReplayDivergence(
                 "the program is not the one that was recorded: it went on after choice "
@@ -314,7 +221,7 @@ def run(
     max_steps: int = RUN_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
-    threads: bool = False,
+    threads: bool | Literal["simulated"] = False,
     network: Network | bool = False,
     on_unhandled: OnUnhandled | None = None,
 ) -> R:

@@ -8,9 +8,11 @@ from typing import NoReturn
 
 from pyfiber.testing import report
 from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
+from pyfiber.testing.html import page
 from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
 from pyfiber.testing.schedule import Choice, Schedule, describe
-from pyfiber.testing.shrink import shrink
+from pyfiber.testing.shrink import only_one, shrink, weight
+from pyfiber.testing.story import Tracer
 from pyfiber.testing.suspects import CLOCK, Suspects
 
 __tracebackhide__ = True  # pytest's
@@ -21,6 +23,8 @@ REPLAY_OPTIONS = {
     "leftovers": "join",
     "virtualize_time": False,
     "threads": False,
+    "include": (),
+    "exclude": (),
 }
 
 
@@ -42,6 +46,7 @@ class Found:
         self.exception = exc
         self.schedule = schedule
         self.first = schedule
+        self.story = runner.story()  # of the network, in the last run
 
     def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
         """Run with these choices; return the choices really made if the failure is the same."""
@@ -54,21 +59,26 @@ class Found:
     def shrink(self) -> None:
         """Bring the schedule as close to the usual order as the failure allows."""
         choices = shrink(self.schedule.choices, self.again)
+        if self.runner.points is not None and weight(choices)[0] > 1:
+            self.runner.configure()
+            self.runner.run()
+            choices = only_one(self.runner.explorer.choices(), self.again) or choices
         self.runner.configure(script=choices)
         attempt = self.runner.run()
         if signature(attempt.failure) == signature(self.exception):
             self.exception = attempt.failure or self.exception
             self.schedule = self.runner.schedule()
 
-    def trace(self) -> str:
+    def trace(self) -> Tracer:
         """Run once more, with a log; NondeterminismError if it does not fail again."""
         runner = self.runner
-        tracer = report.Tracer(runner.scheduler, runner.program.clock)
+        tracer = Tracer(runner.program.clock, runner.points)
         runner.configure(script=self.schedule.choices, trace=tracer)
         attempt = runner.run()
         if signature(attempt.failure) != signature(self.exception):
             differs(runner, self.schedule, self.exception, attempt)
-        return tracer.text()
+        self.story = runner.story()
+        return tracer
 
 
 def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
@@ -136,17 +146,25 @@ def hints(runner: Runner, schedule: Schedule) -> str:
 
 
 def failure(
-    found: Found, headline: str, seed: int | None, number: int | None, log: str
+    found: Found,
+    headline: str,
+    tracer: Tracer,
+    seed: int | None = None,
+    number: int | None = None,
+    verdict: str = "",
 ) -> ScheduleFailure:
     """The exception that says what was found."""
+    log = tracer.text()
+    replay = replay_line(found.runner.program)
     text = report.failure_text(
         headline,
         found.exception,
         found.schedule,
-        replay_line(found.runner.program),
+        replay,
         log,
         found.first.deviations,
-        found.runner.story(),
+        verdict,
+        found.story,
     )
     return ScheduleFailure(
         text,
@@ -155,7 +173,9 @@ def failure(
         seed=seed,
         number=number,
         log=log,
-        story=found.runner.story(),
+        verdict=verdict,
+        story=found.story,
+        page=lambda: page(headline, text.partition("who ran when")[0], tracer),
     )
 
 
@@ -171,7 +191,7 @@ def replay_line(program: Program) -> str:
         options.append(f"network={program.network_text}")
     for option, usual in REPLAY_OPTIONS.items():
         value = getattr(program, option)
-        if value != usual:
-            options.append(f"{option}={value!r}")
+        if value != usual and not (option == "virtualize_time" and program.simulated):
+            options.append(f"{option}={value!r}".replace("'", '"'))
     text = "".join(f", {option}" for option in options)
     return REPLAY.format(fn=name if name.isidentifier() else "fn", options=text)

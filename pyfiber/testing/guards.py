@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import pyfiber
 from pyfiber import _engine
+from pyfiber._native import get_ident
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -45,6 +46,7 @@ class Rules:
     threads: bool  # real threads may be started
     guarded: bool  # real waits are refused
     clock: VirtualClock | None  # the clock that the `time` module follows
+    simulated: bool = False  # threads are fibers of the run
     active: bool = False  # a run is in progress
 
 
@@ -53,13 +55,19 @@ RULES: dict[int, Rules] = {}  # by thread
 
 def rules_here() -> Rules | None:
     """The rules of this thread."""
-    return RULES.get(threading.get_ident())
+    return RULES.get(get_ident())
 
 
 def guarded_here() -> bool:
     """Is this the code of a run that may not wait for anything real?"""
     rules = rules_here()
     return rules is not None and rules.active and rules.guarded
+
+
+def simulated_here() -> bool:
+    """Are threads fibers of the run here?"""
+    rules = rules_here()
+    return rules is not None and rules.active and rules.simulated
 
 
 def refuse(call: str, *instead: str) -> NoReturn:
@@ -120,7 +128,9 @@ class Shared:
 
 def parks(real: Function) -> bool:
     """Does pyfiber.patch() make this function park in a fiber, by the run's clock?"""
-    return isinstance(real, (_engine.Gate, _engine.MethodGate)) and real._open
+    if isinstance(real, (_engine.Gate, _engine.MethodGate)):
+        return real._open
+    return getattr(real, "_parks", False) is True
 
 
 def waits(timeout: object = None) -> bool:
@@ -225,7 +235,7 @@ def guarded_start(real: Function) -> Function:
     @functools.wraps(real)
     def start(*args: Any, **kwargs: Any) -> Any:
         rules = rules_here()
-        if rules is not None and rules.active and not rules.threads:
+        if rules is not None and rules.active and not (rules.threads or rules.simulated):
             who = f": {args[0]!r}" if isinstance(args[0], threading.Thread) else ""
             raise pyfiber.FiberError(REAL_THREAD + who)
         return real(*args, **kwargs)
@@ -243,13 +253,13 @@ def guards() -> Iterator[Change]:
     yield threading, "Lock", Lock
 
     def until(self: object, timeout: object = None) -> bool:
-        return waits(timeout)
+        return waits(timeout) and not simulated_here()
 
     wait = guarded(threading.Condition.wait, until, "a wait of threading's")
     yield threading.Condition, "wait", wait
 
     def alive(self: threading.Thread, timeout: object = None) -> bool:
-        return self.is_alive() and waits(timeout)
+        return self.is_alive() and waits(timeout) and not simulated_here()
 
     yield threading.Thread, "join", guarded(threading.Thread.join, alive, "join() of a thread")
     yield select, "select", guarded_select(select.select)
@@ -314,7 +324,7 @@ def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> F
     return either
 
 
-def imported_names() -> Iterator[Change]:
+def imported_names(*, library: bool = False) -> Iterator[Change]:
     """The replacements for names bound by `from time import sleep`, but in the standard library."""
     replaced = {
         id(value.__wrapped__): value
@@ -323,7 +333,8 @@ def imported_names() -> Iterator[Change]:
     }
     for module in list(sys.modules.values()):
         package = str(getattr(module, "__name__", "")).partition(".")[0]
-        if package in sys.stdlib_module_names - {"__main__"} or package in PACKAGES_LEFT_ALONE:
+        standard = package in sys.stdlib_module_names - {"__main__"}
+        if standard is not library or package in PACKAGES_LEFT_ALONE:
             continue
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if id(value) in replaced:
@@ -333,12 +344,13 @@ def imported_names() -> Iterator[Change]:
 GUARDS = Shared(guards)
 CLOCKS = Shared(clocks)
 NAMES = Shared(imported_names)
+LIBRARY_NAMES = Shared(functools.partial(imported_names, library=True))
 
 
 @contextmanager
 def in_force(rules: Rules) -> Iterator[None]:
     """Make the rules hold for this thread."""
-    thread = threading.get_ident()
+    thread = get_ident()
     before = RULES.get(thread)
     with ExitStack() as stack:
         if rules.guarded or not rules.threads or rules.clock is not None:
@@ -346,6 +358,8 @@ def in_force(rules: Rules) -> Iterator[None]:
         if rules.clock is not None:
             stack.enter_context(CLOCKS)
             stack.enter_context(NAMES)
+            if rules.simulated:  # queue.Queue.get(timeout=...) reads the clock, for example
+                stack.enter_context(LIBRARY_NAMES)
         RULES[thread] = rules
         try:
             yield

@@ -195,8 +195,9 @@ class Node(Machine):
         """Start the node again: its function is called with the same arguments, in new fibers.
 
         Connections from before its crash are reset as soon as their peers send. FiberError if the
-        node is up.
+        node is up, or in a ``finally`` block of a machine that has crashed.
         """
+        check_alive()
         if self.up:
             raise FiberError(f"the node {self.name!r} is up: crash() it first")
         self.network.tell(f"{self.name} is started again")
@@ -206,6 +207,26 @@ class Node(Machine):
     def clock_ns(self, true: int) -> int:
         """What the node's clock shows at this time of the run, in nanoseconds."""
         return true + round(true * self.drift + self.offset * 1e9)
+
+
+def on_this_machine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs on the machine of the caller, also with an empty context."""
+    life = LIFE.get()
+    if life is None:
+        return function
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        LIFE.set(life)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def check_alive() -> None:
+    """FiberError if the machine of the running code has crashed, and the code cleans up."""
+    life = LIFE.get()
+    if life is not None and life.over:
+        raise FiberError("code of a machine that has crashed cannot start a machine")
 
 
 def node_here() -> Node | None:

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 
 from pyfiber import FiberError, _engine
 from pyfiber._memory import FIRST_NUMBER
-from pyfiber.testing import report
 from pyfiber.testing.endpoint import (
     AF_UNIX,
     CONNECT_PATIENCE,
@@ -26,7 +25,18 @@ from pyfiber.testing.endpoint import (
     UNDER_WAY,
     Endpoint,
 )
-from pyfiber.testing.machines import ANY, LIFE, LOOPBACK, Key, Life, Machine, Node, check_clock
+from pyfiber.testing.machines import (
+    ANY,
+    LIFE,
+    LOOPBACK,
+    Key,
+    Life,
+    Machine,
+    Node,
+    check_alive,
+    check_clock,
+)
+from pyfiber.testing.story import place as place_of
 
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
@@ -299,6 +309,7 @@ class Network:
         number = len(self.nodes) + 2
         address = self.hosts.get(name.lower(), f"10.0.{number >> 8}.{number & 255}")
         check_clock(drift, offset)
+        check_alive()
         node = Node(self, name, address, fn, args, drift, offset)
         self.nodes[name] = node
         return node
@@ -554,7 +565,7 @@ class Network:
 
     def tell(self, what: str, *, here: bool = False) -> None:
         """Note an event. With ``here``, also the place in the program where it happens."""
-        if here and (place := report.place(sys._getframe(1))):
+        if here and (place := place_of(sys._getframe(1))):
             what += f" (at {place})"
         self.events.append((_engine.now(), what))
         if self.on_event is not None:

@@ -5,17 +5,20 @@
     @pytest.mark.fiber(clock=datetime(2030, 1, 1))         # where time starts
 
 The function is plain; it runs in a fiber, once for each schedule, with its fixtures: fixtures.py.
-`--fiber-seed`, `--fiber-schedules` and `--fiber-replay` override the marks.
+`--fiber-seed`, `--fiber-schedules` and others override the marks; with `--fiber-explore` tests
+without the mark are explored as well, with their threads: `python -m pyfiber explore`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,29 +26,18 @@ from _pytest.fixtures import SubRequest
 from _pytest.unittest import TestCaseFunction
 
 from pyfiber.testing.clock import VirtualClock
-from pyfiber.testing.explore import (
-    STRATEGIES,
-    Exploration,
-    check_depth,
-    explore_program,
-    replay_program,
-    run_program,
-)
+from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.explore import explore_program, replay_program, run_program
 from pyfiber.testing.fixtures import belongs_in_the_run, fixtures_of
-from pyfiber.testing.runner import (
-    RUN_STEPS,
-    Program,
-    check_count,
-    check_seed,
-    clock_of,
-    network_of,
-)
+from pyfiber.testing.runner import RUN_STEPS, Program, check_count, clock_of, network_of
 from pyfiber.testing.schedule import Schedule
+from pyfiber.testing.search import Exploration, How, how_to
 
 __tracebackhide__ = True  # pytest's
 
-EXPLORING = ("schedules", "strategy", "seed", "depth")
-PROGRAM = ("preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
+EXPLORING = ("schedules", "strategy", "seed", "depth", "preemptions")
+PLACES = ("switch", "include", "exclude")
+PROGRAM = ("preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads", *PLACES)
 OPTIONS = (*EXPLORING, "clock", "network", *PROGRAM)
 
 
@@ -58,6 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fiber-replay", metavar="SCHEDULE", help="run the selected test under this schedule only"
     )
+    group.addoption(
+        "--fiber-explore",
+        action="store_true",
+        help="explore all selected tests, interrupting their threads at lines",
+    )
+    group.addoption("--fiber-switch", metavar="WHERE", help="wait, line, access or gil")
+    group.addoption(
+        "--fiber-preemptions", type=int, metavar="N", help="interruptions in a schedule"
+    )
+    for name in ("include", "exclude"):
+        group.addoption(
+            f"--fiber-{name}", action="append", metavar="MODULE", help=f"{name} this module's code"
+        )
+    group.addoption("--fiber-html", metavar="DIR", help="write reports of failures there as HTML")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,22 +75,53 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def settings(item: pytest.Item) -> dict[str, Any] | None:
-    """What the nearest mark says; None without one, UsageError if it is wrong."""
+    """What the nearest mark and the options say; None if the test is not run in fibers.
+
+    UsageError if the mark is wrong.
+    """
     mark = item.get_closest_marker("fiber")
+    option = item.config.getoption
+    given: dict[str, Any] = {"threads": "simulated", "switch": "line"}
     if mark is None:
-        return None
+        return given | overriding(option) if option("fiber_explore") else None
     unknown = [name for name in mark.kwargs if name not in OPTIONS]
     if mark.args or unknown:
         what = f"{unknown[0]!r}" if unknown else "positional arguments"
         raise pytest.UsageError(
             f"{item.nodeid}: mark.fiber does not take {what}; it takes {', '.join(OPTIONS)}"
         )
-    return dict(mark.kwargs)
+    if not option("fiber_explore"):
+        given.clear()
+    return given | dict(mark.kwargs) | overriding(option)
+
+
+def overriding(option: Callable[[str], Any]) -> dict[str, Any]:
+    """The options of the command line that override marks."""
+    names = ("switch", "preemptions", "include", "exclude")
+    return {name: value for name in names if (value := option(f"fiber_{name}")) is not None}
 
 
 def quoted(nodeid: str) -> str:
     """Quote a test's ID for the command line of most shells."""
     return shlex.quote(nodeid) if set(nodeid) & set('"$`\\!') else f'"{nodeid}"'
+
+
+EXPLORED = pytest.StashKey[dict[str, Exploration]]()
+
+
+def write_page(failure: ScheduleFailure, folder: str, nodeid: str) -> Path:
+    """Write the report of a failure into the folder; return the file."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder, re.sub(r"[^\w.-]+", "_", nodeid) + ".html")
+    path.write_text(failure.html(), encoding="utf-8")
+    return path
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how much was explored, if the command line has asked for it."""
+    if config.getoption("fiber_explore"):
+        for nodeid, found in config.stash.get(EXPLORED, {}).items():
+            terminalreporter.write_line(f"{nodeid}: {found}")
 
 
 class Exploring:
@@ -94,17 +131,25 @@ class Exploring:
         self.item = item
         self.given = given
         option = item.config.getoption
-        seed = option("fiber_seed")
-        self.seed = check_seed(given.get("seed", 0)) if seed is None else seed
+        self.seeded = "seed" in given or option("fiber_seed") is not None
         self.wanted = "schedules" in given or given.get("strategy", "fifo") != "fifo"
-        self.schedules = check_count(given.get("schedules", 1000), "schedules")
+        self.wanted |= given.get("switch", "wait") != "wait"
         if option("fiber_schedules") is not None:
-            self.schedules = check_count(option("fiber_schedules"), "--fiber-schedules")
-        self.strategy = given.get("strategy", "random")
-        if self.strategy not in STRATEGIES:
-            raise ValueError(f"no strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
-        self.depth = check_depth(given.get("depth", 3))
+            check_count(option("fiber_schedules"), "--fiber-schedules")
         self.schedule = option("fiber_replay")
+
+    def how(self, program: Program) -> How:
+        """The search that the mark asks for, unless the command line overrides it."""
+        given, option = self.given, self.item.config.getoption
+        seed, schedules = option("fiber_seed"), option("fiber_schedules")
+        return how_to(
+            program,
+            given.get("schedules", 1000) if schedules is None else schedules,
+            given.get("strategy"),
+            given.get("seed", 0) if seed is None else seed,
+            given.get("depth", 3),
+            given.get("preemptions", 2),
+        )
 
     def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
         """The Program that runs the function."""
@@ -114,9 +159,21 @@ class Exploring:
             args,
             clock=self.clock(),
             network=network_of(self.given.get("network", False)),
-            replay=f"pytest {quoted(self.item.nodeid)} --fiber-replay=SCHEDULE",
+            replay=self.replay(),
             **rest,
         )
+
+    def replay(self) -> str:
+        """The command that repeats a failure."""
+        option = self.item.config.getoption
+        test = quoted(self.item.nodeid)
+        explored = option("fiber_explore")
+        words = ["python -m pyfiber explore" if explored else "pytest", test]
+        prefix = "--" if explored else "--fiber-"
+        words.append(f"{prefix}replay=SCHEDULE")
+        for name in ("include", "exclude"):
+            words += [f"{prefix}{name}={module}" for module in option(f"fiber_{name}") or ()]
+        return " ".join(words)
 
     def clock(self) -> VirtualClock | None:
         """The clock of the fixture `virtual_clock` if the test has it, else the mark's."""
@@ -125,16 +182,27 @@ class Exploring:
         return clock if clock is not None else clock_of(self.given.get("clock"))
 
     def run(self, fn: Callable[..., Any]) -> Any:
-        """Replay, explore or run the function once."""
+        """Replay, explore or run the function once; write a failure as HTML if that is asked."""
+        folder = self.item.config.getoption("fiber_html")
+        try:
+            return self.run_program(fn)
+        except ScheduleFailure as failure:
+            if folder is not None:
+                failure.add_note(f"report: {write_page(failure, folder, self.item.nodeid)}")
+            raise
+
+    def run_program(self, fn: Callable[..., Any]) -> Any:
         program = self.program(fn)
         if self.schedule is not None:
             return replay_program(program, Schedule.parse(self.schedule))
+        how = self.how(program)
         if self.wanted:
-            return explore_program(program, self.schedules, self.strategy, self.seed, self.depth)
+            found = explore_program(program, how)
+            self.item.config.stash.setdefault(EXPLORED, {})[self.item.nodeid] = found
+            return found
         if "max_steps" not in self.given:
             program.max_steps = RUN_STEPS
-        seeded = "seed" in self.given or self.item.config.getoption("fiber_seed") is not None
-        return run_program(program, self.seed if seeded else None, None, self.depth)
+        return run_program(program, how.seed if self.seeded else None, None, how.depth)
 
 
 def wrapped(exploring: Exploring, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +230,7 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
         pytest.fail("mark.fiber is for plain functions, not for coroutines", pytrace=False)
     try:
         exploring = Exploring(item, given)
-        exploring.program(function)
+        exploring.how(exploring.program(function))
     except (TypeError, ValueError) as exc:
         raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from None
     if (item.config.getoption("fiber_schedules") or 1) > 1:

@@ -19,8 +19,11 @@ from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
 from pyfiber.testing.network import Network
-from pyfiber.testing.report import outside
+from pyfiber.testing.points import Points, check_names, check_switch
 from pyfiber.testing.schedule import Choice, Schedule
+from pyfiber.testing.seeds import Seeds
+from pyfiber.testing.simulated import Simulated
+from pyfiber.testing.story import outside
 
 __tracebackhide__ = True  # pytest's
 
@@ -32,8 +35,10 @@ NOT_PLAIN = (
     inspect.isgeneratorfunction,
 )
 MASK = (1 << 64) - 1
+UNBOUND = (1 << 32) - 1  # any number of switches at points
 STANDARD = sys.stdlib_module_names - {"__main__"}
 COLLECT_EVERY = 256  # schedules
+POINTS_A_STEP = 5  # as in csrc/python/testing/explorer.h
 FAULT_PLACES = 20
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
@@ -125,8 +130,11 @@ class Program:
     max_steps: int = MAX_STEPS
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
-    threads: bool = False
+    threads: bool | Literal["simulated"] = False
     network: Network | None = None
+    switch: str = "wait"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # the clock argument for replay(), if it is not the usual one
@@ -139,18 +147,28 @@ class Program:
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
         if any(kind(self.fn) for kind in NOT_PLAIN):
             raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
-        if not isinstance(self.threads, bool):  # pyfiber.run() takes a number, too
-            raise TypeError(
-                "threads says whether other threads may run: True or False. A run under test has "
-                "one scheduler: its order could not be repeated over several threads"
+        if not (isinstance(self.threads, bool) or self.threads == "simulated"):
+            raise TypeError(  # pyfiber.run() takes a number, too
+                'threads says whether other threads may run: True, False or "simulated". A run '
+                "under test has one scheduler: its order could not be repeated over several threads"
             )
+        if self.simulated and self.clock is not None:
+            self.virtualize_time = True
         check_count(self.max_steps, "max_steps")
+        check_switch(self.switch)
+        check_names(self.include, "include")
+        check_names(self.exclude, "exclude")
         if self.leftovers not in ("join", "error"):
             raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")
         if self.virtualize_time and self.clock is None:
             raise ValueError("virtualize_time needs a virtual clock")
         if self.clock is not None and self.clock.threads:
             self.threads = True
+
+    @property
+    def simulated(self) -> bool:
+        """Are the threads that the program starts fibers of the run?"""
+        return self.threads == "simulated"
 
 
 @dataclass(slots=True)
@@ -215,12 +233,20 @@ class Runner:
         self.program = program
         how = program.on_unhandled
         self.scheduler = _engine.Scheduler() if how is None else _engine.Scheduler(on_unhandled=how)
-        self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own)
+        self.points: Points | None = None
+        engine: tuple[_engine._Points, ...] = ()
+        if program.switch != "wait":
+            self.points = Points(program.switch, program.include, program.exclude)
+            engine = (self.points.engine,)
+        self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own, *engine)
         self.rules = guards.Rules(
-            threads=program.threads,
-            guarded=program.clock is not None and not program.threads,
+            threads=program.threads is True,
+            guarded=program.clock is not None and program.threads is not True,
             clock=program.clock if program.virtualize_time else None,
+            simulated=program.simulated,
         )
+        self.seeds = Seeds()
+        self.simulated = Simulated(self.scheduler) if program.simulated else None
         self.longest = 1
         self.fault_places = FAULT_PLACES  # of any run; a guess before the first
         self.runs = 0
@@ -233,8 +259,13 @@ class Runner:
             self.resources.callback(network.detach)
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
+        if self.simulated is not None:
+            self.resources.enter_context(self.simulated.in_force())
         self.resources.enter_context(guards.in_force(self.rules))
+        self.resources.enter_context(self.seeds.in_force())
         self.resources.enter_context(waiting_allowed(self.program))
+        if self.points is not None:
+            self.resources.enter_context(self.points.watching())
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -244,10 +275,13 @@ class Runner:
     def livelock(self) -> LivelockError:
         """The error for a run with too many steps, with the fibers that are left."""
         steps = self.program.max_steps
+        points = (
+            "" if self.points is None else f" and {POINTS_A_STEP * steps} lines or instructions"
+        )
         fibers = self.scheduler.fibers()
         head = (
-            f"the run did not end within {steps} steps (max_steps): a livelock, or a longer "
-            f"program than expected. Still there:\n"
+            f"the run did not end within {steps} steps (max_steps){points}: a livelock, or a "
+            f"longer program than expected. Still there:\n"
         )
         return LivelockError(head + "\n".join(map(describe, fibers[:20])))
 
@@ -261,6 +295,11 @@ class Runner:
         lenient: bool = False,
         inject: int = 0,
         trace: Trace | None = None,
+        length: int | None = None,
+        hot: bool = False,
+        bound: int = UNBOUND,
+        branch: bool = False,
+        directed: bool = False,
     ) -> None:
         """Set how the next runs choose."""
         network = self.program.network
@@ -270,7 +309,11 @@ class Runner:
             strategy=strategy,
             seed=seed & MASK,
             depth=depth,
-            length=self.longest,
+            length=self.longest if length is None else length,
+            hot=hot,
+            bound=bound,
+            branch=branch,
+            directed=directed,
             script=script,
             lenient=lenient,
             preempt=self.program.preempt,
@@ -279,7 +322,7 @@ class Runner:
             inject=inject,
             trace=trace,
             faults=0 if network is None else network.faults,
-            places=self.fault_places,
+            fault_places=self.fault_places,
         )
 
     def run(self) -> Attempt:
@@ -292,6 +335,8 @@ class Runner:
         self.runs += 1
         if self.runs % COLLECT_EVERY == 0:
             gc.collect(1)
+            if self.points is not None:
+                self.points.engine.forget()
         args = program.args
         state: tuple[Any, ...] = ()
         if program.setup is not None:
@@ -320,10 +365,17 @@ class Runner:
 
     def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run ``fn(*args)`` with the guards active."""
+        simulated = self.simulated
         self.rules.active = True
+        self.seeds.begin()
         try:
-            return self.explorer.run(self.program.clock, fn, *args)
+            if simulated is None:
+                return self.explorer.run(self.program.clock, fn, *args)
+            with simulated.a_run():
+                main = simulated.main(fn)
+                return self.explorer.run(self.program.clock, main, *args)
         finally:
+            self.seeds.end()
             self.rules.active = False
             if self.program.network is not None:
                 self.program.network.rest()
@@ -377,21 +429,27 @@ class Runner:
     def schedule(self) -> Schedule:
         """The choices of the last run."""
         program, explorer = self.program, self.explorer
-        return Schedule(explorer.choices(), program.preempt, program.unfair, explorer.fingerprint)
+        return Schedule(
+            explorer.choices(),
+            program.preempt,
+            program.unfair,
+            explorer.fingerprint,
+            program.switch,
+        )
 
 
 @contextmanager
 def waiting_allowed(program: Program) -> Iterator[None]:
     """Let the clock wait for threads if the program may use them."""
-    clock = program.clock
-    if clock is None or clock.threads == program.threads:
+    clock, threads = program.clock, program.threads is True
+    if clock is None or clock.threads == threads:
         yield
         return
-    clock.threads = program.threads
+    clock.threads = threads
     try:
         yield
     finally:
-        clock.threads = not program.threads
+        clock.threads = not threads
 
 
 @contextmanager

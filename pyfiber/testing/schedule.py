@@ -31,6 +31,8 @@ KINDS = (
 )
 FAULT = KINDS.index("whether there is a fault")
 PREEMPT, UNFAIR = 1, 2
+SWITCHES = ("wait", "line", "access", "gil")  # the number is in the string, times SWITCH
+SWITCH = 4
 CHECK_BYTES = 3
 HASH_BYTES = 2
 
@@ -51,6 +53,7 @@ class Schedule:
     preempt: bool = False
     unfair: bool = False
     fingerprint: int = 0
+    switch: str = "wait"
 
     @property
     def deviations(self) -> int:
@@ -59,6 +62,7 @@ class Schedule:
 
     def __str__(self) -> str:
         flags = PREEMPT * self.preempt + UNFAIR * self.unfair
+        flags += SWITCH * SWITCHES.index(self.switch)
         hashed = (self.fingerprint & 0xFFFF).to_bytes(HASH_BYTES, "big")
         data = bytes([flags]) + pack(self.choices) + hashed
         return PREFIX + base64.b32encode(data + check(data)).decode().rstrip("=").lower()
@@ -82,7 +86,10 @@ class Schedule:
         data = unwrap(text)
         flags, packed, hashed = data[0], data[1:-HASH_BYTES], data[-HASH_BYTES:]
         fingerprint = int.from_bytes(hashed, "big")
-        return cls(unpack(packed), bool(flags & PREEMPT), bool(flags & UNFAIR), fingerprint)
+        if flags >= SWITCH * len(SWITCHES):
+            raise ScheduleError("the schedule is damaged: it has unknown options")
+        preempt, unfair = bool(flags & PREEMPT), bool(flags & UNFAIR)
+        return cls(unpack(packed), preempt, unfair, fingerprint, SWITCHES[flags // SWITCH])
 
 
 MAX_CHOICES = 20_000_000

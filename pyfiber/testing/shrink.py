@@ -107,3 +107,19 @@ class Shrinker:
 def shrink(choices: Sequence[Choice], trial: Trial, budget: int = 400) -> list[Choice]:
     """The smallest schedule near `choices` for which `trial` returns its choices, not None."""
     return Shrinker(choices, trial, budget).run()
+
+
+def only_one(usual: Sequence[Choice], trial: Trial, budget: int = 2000) -> list[Choice] | None:
+    """A failing schedule that leaves the usual order at one place only; None if none is found.
+
+    Leaving out a deviation moves the places of later ones, so shrink() may miss such a schedule.
+    """
+    for place, (kind, count, _) in enumerate(usual):
+        for taken in range(1, count):
+            budget -= 1
+            if budget < 0:
+                return None
+            found = trial([*usual[:place], (kind, count, taken)])
+            if found is not None and weight(found)[0] == 1:
+                return found
+    return None

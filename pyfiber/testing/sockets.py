@@ -17,6 +17,10 @@ else:
 
 _classes: dict[type[Any], type[Any]] = {}
 
+#: What a program may add to the type of a socket.
+NEVER_BLOCKS = getattr(_standard, "SOCK_NONBLOCK", 0)
+FLAGS = NEVER_BLOCKS | getattr(_standard, "SOCK_CLOEXEC", 0)
+
 
 def refuse(what: str) -> NoReturn:
     raise FiberError(
@@ -47,6 +51,8 @@ class MemorySocket(_Socket):
             self._stand_for(Endpoint(network, family, max(proto, 0)), network.number())
         else:
             self._stand_for(network.endpoint_of(fileno), fileno)
+        if type != -1 and type & NEVER_BLOCKS:
+            self.settimeout(0)
 
     def _stand_for(self, endpoint: Endpoint, number: int) -> None:
         self._io_refs = 0
@@ -222,7 +228,7 @@ def class_for(
     family, kind = given.get("family", -1), given.get("type", -1)
     if family not in (-1, _standard.AF_INET, _standard.AF_INET6, AF_UNIX):
         refuse(f"socket() would open a real socket of family {family!r}")
-    if kind not in (-1, _standard.SOCK_STREAM):
+    if kind != -1 and kind & ~FLAGS != _standard.SOCK_STREAM:
         refuse(f"socket() would open a real socket of type {kind!r}")
     return in_memory(asked)
 
@@ -233,7 +239,7 @@ def pair(
     """Make two connected sockets, as socketpair() does."""
     default = _standard.AF_INET if AF_UNIX is None else AF_UNIX
     family = default if family is None else family
-    if kind != _standard.SOCK_STREAM:
+    if kind & ~FLAGS != _standard.SOCK_STREAM:
         refuse(f"socketpair() would open real sockets of type {kind!r}")
     if family != default:
         fail(errno.EOPNOTSUPP)

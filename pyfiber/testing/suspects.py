@@ -6,7 +6,6 @@ import _thread
 import ast
 import datetime
 import os
-import random
 import sys
 import sysconfig
 import time
@@ -27,8 +26,6 @@ from pyfiber.testing.orders import (
 CLOCK = "the real clock"
 SLEEP = "a sleep in real time, which stops every fiber"
 THREAD = "a real thread"
-RANDOM = "the global random numbers"
-UNSEEDED = "random numbers without a seed"
 SYSTEM = "random numbers of the system"
 ORDER = "hash order"
 HASHES = "hashes or addresses"
@@ -45,7 +42,6 @@ CALLS: dict[object, str] = {
 }
 if sys.version_info >= (3, 13):
     CALLS[_thread.start_joinable_thread] = THREAD
-GLOBAL_RANDOM: random.Random = random.random.__self__  # type: ignore[attr-defined]
 
 HERE = os.path.dirname(__file__)
 LIBRARY = tuple(
@@ -99,10 +95,7 @@ class Suspects:
 
     def calls(self, frame: FrameType, event: str, function: Any) -> None:
         """The profile function."""
-        if event == "call" and frame.f_code is random.Random.__init__.__code__:
-            if frame.f_locals.get("x") is None:
-                self.note(UNSEEDED, "Random", frame.f_back)
-        elif event == "c_call":
+        if event == "c_call":
             what = self.kind(function)
             if what is HASHES and is_library(frame.f_code.co_filename):
                 return  # copies and such use id() in ways that do not affect any order
@@ -112,8 +105,6 @@ class Suspects:
     def kind(self, function: Any) -> str | None:
         """What a call of this C function may make differ, if anything."""
         owner = getattr(function, "__self__", None)
-        if owner is GLOBAL_RANDOM:
-            return RANDOM if function.__name__ in ("random", "getrandbits") else None
         if isinstance(owner, type):
             reads = function.__name__ in ("now", "utcnow", "today")
             return CLOCK if reads and issubclass(owner, datetime.date) else None

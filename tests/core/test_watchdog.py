@@ -440,15 +440,15 @@ def test_report_that_nobody_could_log_until_the_run_had_ended_is_not_told(child:
 def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) -> None:
     child(
         """
-        import _thread, logging, threading
-        from pyfiber import _engine, run
+        import logging, threading
+        from pyfiber import _engine, _native, run
         from pyfiber.debug import watchdog
 
         def refuse(function, arguments):
             raise RuntimeError("can't start new thread")
 
-        start = _thread.start_new_thread
-        _thread.start_new_thread = refuse
+        start = _native.start_new_thread
+        _native.start_new_thread = refuse
         for attempt in (lambda: watchdog(0.02), lambda: run(list, watchdog=0.02)):
             try:
                 attempt()
@@ -457,7 +457,7 @@ def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) 
             else:
                 raise SystemExit("no error")
         assert _engine._watchdog_limit(None) is None
-        _thread.start_new_thread = start
+        _native.start_new_thread = start
         told = threading.Event()
         logging.getLogger("pyfiber").warning = lambda *args: told.set()
         run(told.wait, 60, watchdog=0.02)

@@ -553,7 +553,7 @@ def test_client_is_refused_when_no_thread_can_be_had(monkeypatch: pytest.MonkeyP
 
     listener: Any = Listener()
     tested.listener = listener
-    monkeypatch.setattr(server._thread, "start_new_thread", fail)
+    monkeypatch.setattr(server._native, "start_new_thread", fail)
     monkeypatch.setattr(server._engine, "_only_watches", lambda: True)
     tested.accept(listener)
     with ours:

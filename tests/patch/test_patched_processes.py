@@ -362,6 +362,32 @@ def talk(method: str) -> None:
         run(main)
 
 
+def test_lock_of_multiprocessing_parks_the_fiber_that_waits() -> None:
+    done = run_script("""
+        import multiprocessing, pyfiber
+
+        def main():
+            lock = multiprocessing.Lock()
+            assert lock.acquire()
+            assert not lock.acquire(timeout=0.01)
+            assert not lock.acquire(timeout=-1)
+            assert not lock.acquire(False)
+            waiting = pyfiber.spawn(lock.acquire), pyfiber.spawn(lock.__enter__)
+            pyfiber.yield_now()
+            assert not any(fiber.done() for fiber in waiting)
+            lock.release()
+            while not any(fiber.done() for fiber in waiting):
+                pyfiber.sleep(0.001)
+            lock.release()
+            assert [fiber.result() for fiber in waiting] == [True, True]
+            print("done")
+
+        with pyfiber.patch():
+            pyfiber.run(main)
+    """)
+    assert done.stdout == "done\n", done.stderr
+
+
 def echo(connection: Any) -> None:
     while (said := connection.recv()) is not None:
         connection.send(said)
@@ -380,3 +406,26 @@ def test_thread_waits_for_its_child_as_ever() -> None:
             assert found == [(number, 256)]
 
     run(main)
+
+
+def test_rlock_of_multiprocessing_belongs_to_the_fiber() -> None:
+    done = run_script("""
+        import multiprocessing, pyfiber
+
+        def main():
+            lock = multiprocessing.RLock()
+            def attempt():
+                assert not lock.acquire(timeout=0.01)
+                try:
+                    lock.release()
+                except AssertionError:
+                    return "refused"
+            with lock, lock:
+                assert pyfiber.spawn(attempt).result() == "refused"
+            assert pyfiber.spawn(lock.acquire).result()
+            print("done")
+
+        with pyfiber.patch():
+            pyfiber.run(main)
+    """)
+    assert done.stdout == "done\n", done.stderr

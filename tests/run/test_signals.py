@@ -153,8 +153,8 @@ def test_second_interrupt_breaks_into_a_fiber_that_does_not_end() -> None:
 def test_second_interrupt_amid_the_first_ends_the_run() -> None:
     """While the thread begins that tells of the first; it was written to stderr, and lost."""
     printed = script("""
-        import _thread
-        _thread.start_new_thread = lambda function, args: interrupt()
+        from pyfiber import _native
+        _native.start_new_thread = lambda function, args: interrupt()
         def stubborn():
             try:
                 interrupt()
@@ -505,13 +505,13 @@ def test_second_interrupt_while_the_hint_is_prepared_leaves_no_hint_behind() -> 
     assert (
         script("""
         import _thread
-        from pyfiber import _hooks
+        from pyfiber import _hooks, _native
         _hooks.INTERRUPT_PATIENCE = 1000
-        start_new_thread = _thread.start_new_thread
+        start_new_thread = _native.start_new_thread
         def starts(*args):
             start_new_thread(*args)
             interrupt()
-        _thread.start_new_thread = starts
+        _native.start_new_thread = starts
         print(runs(interrupt))
         while _thread._count() > 0:
             time.sleep(0.001)
@@ -523,10 +523,10 @@ def test_second_interrupt_while_the_hint_is_prepared_leaves_no_hint_behind() -> 
 def test_interrupt_when_no_thread_can_be_started_goes_without_the_hint() -> None:
     assert (
         script("""
-        import _thread
+        from pyfiber import _native
         def refuses(*args):
             raise RuntimeError("can't start new thread")
-        _thread.start_new_thread = refuses
+        _native.start_new_thread = refuses
         print(runs(lambda: (interrupt(), sleep(1000))))
     """)
         == "['KeyboardInterrupt']"

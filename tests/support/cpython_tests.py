@@ -1,16 +1,21 @@
 """CPython's own tests with our modules in place of its own, each test in a fiber of a run.
 
-As a program: cpython_tests.py [--patch] MODULE LEFT_OUT, where LEFT_OUT is a JSON object of test
-names (Class.test) and reasons. The tests are those of the interpreter's installed package ``test``.
-With --patch they use the standard modules themselves, under ``pyfiber.patch()``.
+As a program: cpython_tests.py [--patch | --virtual] MODULE LEFT_OUT, where LEFT_OUT is a JSON
+object of test names (Class.test) and reasons. The tests are those of the interpreter's installed
+package ``test``. With --patch they use the standard modules themselves, under ``pyfiber.patch()``.
+With --virtual, too, and the program is run by ``python -m pyfiber run --virtual-threads``, as are
+the programs that they run in turn.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
+import itertools
 import json
+import os
 import sys
+import tempfile
 import unittest
 from typing import Any
 
@@ -72,11 +77,36 @@ def look_names_up_without_threads() -> None:
     dns.set_resolver(dns._theirs(dns._standard.getaddrinfo))
 
 
+def programs_have_virtual_threads() -> None:
+    """The programs that the tests run have virtual threads, too."""
+    from test.support import script_helper
+
+    plain = script_helper.run_python_until_end
+
+    def run(*arguments: str, **environment: Any) -> Any:
+        options = list(itertools.takewhile(lambda each: each.startswith("-X"), arguments))
+        program = list(arguments[len(options) :])
+        if not program or (program[0] != "-c" and program[0].startswith("-")):
+            return plain(*arguments, **environment)
+        with tempfile.TemporaryDirectory() as folder:
+            if program[0] == "-c":
+                path = os.path.join(folder, "program.py")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(program[1])
+                program[:2] = [path]
+            command = ["-m", "pyfiber", "run", "--virtual-threads"]
+            return plain(*options, *command, *program, **environment)
+
+    script_helper.run_python_until_end = run
+
+
 def main(*arguments: str) -> None:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    patches = arguments[0] == "--patch"
-    module, left_out, *names = arguments[1:] if patches else arguments
-    if patches:
+    mode = arguments[0] if arguments[0].startswith("--") else ""
+    module, left_out, *names = arguments[1:] if mode else arguments
+    if mode == "--virtual":
+        programs_have_virtual_threads()
+    elif mode == "--patch":
         import pyfiber
 
         pyfiber.patch()

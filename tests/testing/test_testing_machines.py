@@ -454,6 +454,27 @@ def test_a_restarted_node_begins_anew() -> None:
     assert network.story().splitlines()[-1].endswith("a is started again")
 
 
+@on_network
+def test_a_crashed_node_starts_no_machine() -> None:
+    refused: list[FiberError] = []
+
+    def run() -> None:
+        try:
+            park()
+        finally:
+            for start in (node.restart, lambda: network.node("b", run)):
+                try:
+                    start()
+                except FiberError as exc:
+                    refused.append(exc)
+
+    node = network.node("a", run)
+    sleep(1)
+    node.crash()
+    assert ["has crashed" in str(exc) for exc in refused] == [True, True]
+    assert not node.up
+
+
 def test_a_crash_at_any_moment_is_explored_and_replayed() -> None:
     """A server that says "stored" before it has stored: a crash in between loses the value."""
 

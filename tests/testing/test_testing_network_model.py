@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import socket, testing
+from pyfiber import sleep, socket, testing
+from pyfiber.testing import Network
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the model is Linux")
 
@@ -110,6 +111,7 @@ def play(pair: Callable[[Any], Pair], steps: list[Step]) -> None:
     try:
         for number, (what, which, amount) in enumerate(steps):
             found = outcome(ours[which], what, amount)
+            sleep(1)  # on a slow network everything has arrived then
             if what.startswith(("recv", "peek")) and found[:1] != (BlockingIOError,):
                 settle(theirs[which])
             expected = outcome(theirs[which], what, amount)
@@ -120,12 +122,15 @@ def play(pair: Callable[[Any], Pair], steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("pair", [tcp_pair, unix_pair])
-def test_a_connection_in_memory_does_what_the_systems_does(pair: Callable[[Any], Pair]) -> None:
+@pytest.mark.parametrize("latency", [0, 0.1])
+def test_a_connection_in_memory_does_what_the_systems_does(
+    pair: Callable[[Any], Pair], latency: float
+) -> None:
     @hypothesis.settings(max_examples=200, deadline=None)
     @hypothesis.example([("shutdown", 1, 2), ("send", 0, 1), ("close", 0, 0), ("recv", 1, 0)])
     @hypothesis.given(STEPS)
     def compare(steps: list[Step]) -> None:
-        testing.run(play, pair, steps, network=True, threads=True)
+        testing.run(play, pair, steps, network=Network(latency=latency), threads=True)
 
     compare()
 
@@ -236,6 +241,9 @@ def a_listener_is_shut_down(module: Any, sock: Any, other: Any) -> Any:
 
 def kinds(module: Any, sock: Any, other: Any) -> Any:
     yield (lambda: (sock.family, sock.type, sock.proto, sock.gettimeout()),)
+    for flag in (module.SOCK_CLOEXEC, module.SOCK_NONBLOCK):
+        with module.socket(type=module.SOCK_STREAM | flag) as flagged:
+            yield (lambda it=flagged: (it.type, it.gettimeout()),)
     yield (lambda: sock.getsockopt(module.SOL_SOCKET, module.SO_TYPE),)
     yield (lambda: sock.getsockopt(module.SOL_SOCKET, module.SO_ACCEPTCONN),)
     sock.bind(("127.0.0.1", 0))

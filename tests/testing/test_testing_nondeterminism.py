@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import random
 import sys
 import textwrap
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable
 from os import urandom
@@ -56,18 +54,6 @@ def test_state_kept_between_runs_is_found() -> None:
     with pytest.raises(NondeterminismError, match="globals, caches") as caught:
         explore(main)
     assert "the same schedule was run twice" in str(caught.value)
-
-
-def test_real_random_numbers_are_named() -> None:
-    def main() -> None:
-        for _ in range(random.randrange(2, 100_000)):
-            if random.random() < 0.5:
-                sleep(random.random())
-                return
-            spawn(yield_now)
-
-    with pytest.raises(NondeterminismError, match=r"the global random numbers: randrange\(\)"):
-        explore(main)
 
 
 def test_real_clock_is_named() -> None:
@@ -136,17 +122,10 @@ SOURCES: dict[str, tuple[Callable[[], float], str]] = {
         lambda: datetime.datetime.now().timestamp(),
         r"the real clock: now\(\) called at .*test_testing_nondeterminism.py:\d+",
     ),
-    "random": (random.random, r"the global random numbers: random\(\)"),
-    "shuffle": (
-        lambda: random.sample(range(1 << 40), 1)[0] / 1e12,
-        r"the global random numbers: sample\(\)",
-    ),
-    "unseeded": (lambda: random.Random().random(), r"random numbers without a seed: Random\(\)"),
     "urandom": (
         lambda: int.from_bytes(urandom(5), "big") / 1e12,
         r"random numbers of the system: urandom\(\)",
     ),
-    "uuid4": (lambda: uuid.uuid4().int / 1e35, r"random numbers of the system: uuid4\(\)"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import os
 import queue
 import select
 import selectors
@@ -147,6 +148,26 @@ def test_an_epoll_object_is_refused_with_a_way_out() -> None:
     left, right = socket.socketpair()
     with left, right, select.epoll() as epoll, pytest.raises(FiberError, match="selectors"):
         epoll.register(left.fileno(), select.EPOLLIN)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fcntl()")
+@in_memory
+def test_flags_of_descriptors_are_accepted() -> None:
+    import fcntl
+
+    left, right = socket.socketpair()
+    with left, right:
+        assert fcntl.fcntl(left, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
+        assert fcntl.fcntl(left.fileno(), fcntl.F_SETFD, 0) == 0
+        with pytest.raises(FiberError, match="methods of the socket"):
+            fcntl.fcntl(left, fcntl.F_GETFL)
+        number = left.fileno()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        fcntl.fcntl(number, fcntl.F_GETFD)
+    reader, writer = os.pipe()
+    assert fcntl.fcntl(reader, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
+    os.close(reader)
+    os.close(writer)
 
 
 def test_names_are_those_of_the_network() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import sys
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 import pytest
+
+import pyfiber.__main__
 
 pytest_plugins = ["pytester"]
 
@@ -525,3 +528,100 @@ def test_replay_line_survives_odd_names_of_tests(pytester: pytest.Pytester, name
 def test_option_help_is_there(pytester: pytest.Pytester) -> None:
     outcome(pytester, "--help").stdout.fnmatch_lines(["*--fiber-seed=N*"])
     outcome(pytester, "--markers").stdout.fnmatch_lines(["*pytest.mark.fiber(schedules=1*"])
+
+
+BANK = """
+    import threading
+    import pytest
+
+    class Account:
+        def __init__(self):
+            self.balance = 100
+
+        def withdraw(self, amount):
+            if self.balance >= amount:
+                self.balance -= amount
+
+    def withdraw_twice(account):
+        threads = [threading.Thread(target=account.withdraw, args=(80,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert account.balance >= 0
+"""
+
+MARKED = """
+    @pytest.mark.fiber(threads="simulated", switch="line")
+    def test_withdraw():
+        withdraw_twice(Account())
+"""
+
+UNMARKED = """
+    @pytest.fixture
+    def account():
+        return Account()
+
+    def test_withdraw(account):
+        withdraw_twice(account)
+
+    def test_once(account):
+        account.withdraw(10)
+        assert account.balance == 90
+"""
+
+
+def test_mark_simulates_threads(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_bank=BANK + MARKED)
+    result = outcome(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*fails with AssertionError*", "*is interrupted before*"])
+    line = re.search(r"pytest \"\S+\" --fiber-replay=(pf2-\w+)", result.stdout.str())
+    assert line is not None
+    again = outcome(pytester, f"--fiber-replay={line[1]}")
+    again.stdout.fnmatch_lines(["*the schedule fails with AssertionError*"])
+
+
+def test_command_line_overrides_where_to_switch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_bank=BANK + MARKED)
+    outcome(pytester, "--fiber-switch=wait").assert_outcomes(passed=1)
+    outcome(pytester, "--fiber-preemptions=0").assert_outcomes(passed=1)
+    outcome(pytester, "--fiber-exclude=test_bank").assert_outcomes(passed=1)
+    wrong = outcome(pytester, "--fiber-switch=lines")
+    wrong.stdout.fnmatch_lines(["*switch is one of 'wait', 'line', 'access', 'gil'*"])
+
+
+def test_unmarked_tests_are_explored_if_that_is_asked(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_bank=BANK + UNMARKED)
+    outcome(pytester).assert_outcomes(passed=2)
+    result = outcome(pytester, "--fiber-explore", "--fiber-html=reports")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*test_once: no failure in any schedule*all were tried*"])
+    result.stdout.fnmatch_lines(["*report: reports*test_bank.py_test_withdraw.html"])
+    page = pytester.path.joinpath("reports", "test_bank.py_test_withdraw.html").read_text()
+    assert "Thread-1 (withdraw)#1" in page
+
+
+def test_command_explores_and_replays(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    pytester.makepyfile(test_bank=BANK + UNMARKED)
+
+    def explore(*words: str) -> str:
+        result = pytester.run(sys.executable, "-m", "pyfiber", "explore", *words)
+        return result.stdout.str()
+
+    printed = explore("test_bank.py::test_withdraw", "-n", "300", "--seed", "1")
+    assert "of 300 (strategy 'mix', seed 1) fails with AssertionError" in printed
+    line = re.search(r"python -m pyfiber explore (\S+) (--replay=pf2-\w+)", printed)
+    assert line is not None
+    assert "the schedule fails with AssertionError" in explore(line[1].strip('"'), line[2])
+    printed = explore("test_bank.py", "--exclude", "test_bank", "--switch", "access")
+    assert "2 passed" in printed
+
+
+def test_command_knows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        pyfiber.__main__.main(["explore", "--help"])
+    assert "--preemptions" in capsys.readouterr().out

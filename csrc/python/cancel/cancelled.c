@@ -78,6 +78,9 @@ pf_cancelled_raise_by(PyObject *source)
 int
 pf_cancelled_raise_in(FiberObject *fiber)
 {
+    if (pf_parts_hooks.main_program->raise_thrown(fiber) < 0) {
+        return -1;
+    }
     size_t latest = pf_delivery_latest();
     PyObject *source = fiber->patched ? pf_delivery_find_news(fiber) : NULL;
     if (source == NULL) {

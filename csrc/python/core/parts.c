@@ -30,6 +30,7 @@ take_hooks(const PfHooks *hooks)
     TAKE(plain_fiber);
     TAKE(await);
     TAKE(view_done);
+    TAKE(main_program);
 }
 
 void

@@ -27,6 +27,21 @@ typedef struct PfRootOps {
     void (*report_left)(PfThread *t);
 } PfRootOps;
 
+/* What virtual/ does for rooms below. During a block of virtual threads the thread's own
+ * stack, a raw fiber, is the main program, and waits in the run; signals and
+ * exceptions for the main program come while other fibers run. */
+typedef struct PfMainOps {
+    /* The fiber's wait was ended as by a cancellation.  Raises what was thrown
+     * into the main program, if the fiber is that and something was: -1;
+     * else 0. */
+    int (*raise_thrown)(FiberObject *fiber);
+    /* A raw fiber continues after a wait that nothing thrown has ended.  Runs
+     * no code. */
+    void (*resumed)(PfThread *t, FiberObject *fiber);
+    /* Is the fiber the main program? */
+    bool (*is_main)(const FiberObject *fiber);
+} PfMainOps;
+
 /* Operations of rooms above that rooms below call. One part fills in each. */
 typedef struct PfHooks {
     const PfRootOps *root;
@@ -39,6 +54,7 @@ typedef struct PfHooks {
     PyObject *(*await)(PyObject *op); /* am_await of Fiber and Grain */
     /* A fiber with a view (the greenlet that shows it) has ended. */
     void (*view_done)(FiberObject *fiber);
+    const PfMainOps *main_program;
 } PfHooks;
 
 /* A room's data for each thread, or for each scheduler: `size` bytes behind

@@ -279,6 +279,19 @@ pystate_trace_object(const PyThreadState *ts)
     return ts->c_traceobj;
 }
 
+/* The same for the profile function. */
+static inline Py_tracefunc
+pystate_profile_function(const PyThreadState *ts)
+{
+    return ts->c_profilefunc;
+}
+
+static inline PyObject *
+pystate_profile_object(const PyThreadState *ts)
+{
+    return ts->c_profileobj;
+}
+
 /* Is a trace or profile function running? */
 static inline bool
 pystate_in_tracer(const PyThreadState *ts)
@@ -302,6 +315,32 @@ pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
     *object = was_object;
 }
 
+/* A thread's trace and profile functions, with the references to their
+ * objects. */
+typedef struct PyTracing {
+    Py_tracefunc trace, profile;
+    PyObject *trace_object, *profile_object;
+} PyTracing;
+
+/* Exchanges all of that, at a switch from or to a fiber that has its own, as a
+ * thread has.  The interpreter counts how many threads trace, so that code is
+ * instrumented while any does: such a fiber counts as one of them. */
+static inline void
+pystate_exchange_tracing(PyThreadState *ts, PyTracing *other)
+{
+    PyTracing was = {ts->c_tracefunc, ts->c_profilefunc, ts->c_traceobj,
+                     ts->c_profileobj};
+    ts->c_tracefunc = other->trace;
+    ts->c_profilefunc = other->profile;
+    ts->c_traceobj = other->trace_object;
+    ts->c_profileobj = other->profile_object;
+    *other = was;
+#if PY_VERSION_HEX < 0x030C0000
+    ts->cframe->use_tracing =
+        ts->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
+#endif
+}
+
 /* Has the thread a profile function set from C, by PyEval_SetProfile()? */
 static inline bool
 pystate_profiled(const PyThreadState *ts)
@@ -309,13 +348,14 @@ pystate_profiled(const PyThreadState *ts)
     return ts->c_profilefunc != NULL;
 }
 
-/* Must a switch that leaves this state do anything for tracers or profilers?
- */
+/* Must a switch from one state to another do anything for tracers or
+ * profilers? */
 static inline bool
-pystate_watched(const PyThreadState *ts, const PyState *left)
+pystate_watched(const PyThreadState *ts, const PyState *left,
+                const PyState *entered)
 {
     return ((uintptr_t)ts->c_tracefunc | (uintptr_t)ts->c_profilefunc |
-            (uintptr_t)left->trace) != 0;
+            (uintptr_t)left->trace | (uintptr_t)entered->trace) != 0;
 }
 
 /* Is an exception set? As PyErr_Occurred(), for code that has the thread
@@ -1417,6 +1457,19 @@ pystate_try_incref(PyObject *op)
 
 /* --- exceptions in flight --- */
 
+/* Reports the exception that is set, and that a thread's function has raised,
+ * through sys.unraisablehook, with the interpreter's own words. */
+static inline void
+pystate_unraisable_in_thread(PyObject *function)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyErr_FormatUnraisable("Exception ignored in thread started by %R",
+                           function);
+#else
+    _PyErr_WriteUnraisableMsg("in thread started by", function);
+#endif
+}
+
 static inline PyObject *
 pystate_take_exception(void)
 {
@@ -1511,6 +1564,12 @@ pystate_let_others_go(void)
 #define PF_BEGIN_ALONE(op) {
 #define PF_END_ALONE() }
 #endif
+
+/* --- points of runs under test --- */
+
+/* From 3.12 on sys.monitoring reports lines and instructions; before, only a
+ * trace function does. */
+#define PF_TRACES_POINTS (PY_VERSION_HEX < 0x030C0000)
 
 /* Find functions that this interpreter exports only at run time, and check its
  * layout. 0, or -1 with ImportError. */

@@ -97,6 +97,7 @@ PF_SWITCHED(what_event,                 int,     0,  48,  64,  64,  68);
 PF_SWITCHED(c_tracefunc,             void *,    72,  72,  88,  88, 112);
 PF_SWITCHED(c_traceobj,              void *,    88,  88, 104, 104, 128);
 PF_READ    (c_profilefunc,           void *,    64,  64,  80,  80, 104);
+PF_READ    (c_profileobj,            void *,    80,  80,  96,  96, 120);
 #if PY_VERSION_HEX >= 0x030F0000
 PF_SWITCHED(last_profiled_frame,     void *,     0,   0,   0,   0,  88);
 PF_READ    (base_frame,              void *,     0,   0,   0,   0,  80);

@@ -588,6 +588,13 @@ static PyMethodDef end_methods[] = {
 };
 
 static PyObject *
+end_is_here(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((EndObject *)op)->thread == pf_thread_current);
+}
+
+static PyObject *
 end_on_its_way(PyObject *op, void *closure)
 {
     (void)closure;
@@ -639,6 +646,8 @@ static PyGetSetDef end_getset[] = {
     {"connected", end_connected, NULL,
      "Whether it has a peer, or may at least read what the peer has sent.",
      NULL},
+    {"is_here", end_is_here, NULL,
+     "Whether it belongs to a run of this thread.", NULL},
     {"on_its_way", end_on_its_way, NULL,
      "How many bytes are on their way to this end.", NULL},
     {"ready", end_ready, NULL,

@@ -87,12 +87,20 @@ pf_slice_others(const SchedulerObject *s)
            pf_poller_busy(s->core.poller);
 }
 
+/* Does the running fiber take turns with those of the scheduler? */
+static bool
+takes_turns(const FiberObject *self, const SchedulerObject *s)
+{
+    return self->scheduled ? self->core.scheduler == &s->core
+                           : pf_parts_hooks.main_program->is_main(self);
+}
+
 bool
 pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
-    return self->scheduled && self->core.scheduler == &s->core &&
-           !self->is_hub && !self->dying && !pf_fiber_kind(self)->serves &&
+    return takes_turns(self, s) && !self->is_hub && !self->dying &&
+           !pf_fiber_kind(self)->serves &&
            pf_fiber_rare(self)->unpreemptible == 0 &&
            (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
 }
@@ -263,7 +271,8 @@ int
 pf_slice_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions) < 0 ||
-                   pf_arm_init(module) < 0 || pf_entry_init(module) < 0
+                   pf_ticker_init() < 0 || pf_arm_init(module) < 0 ||
+                   pf_entry_init(module) < 0
                ? -1
                : 0;
 }

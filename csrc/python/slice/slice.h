@@ -55,6 +55,7 @@ void pf_ticker_close(SchedulerObject *s);
 void pf_ticker_poke(void); /* a loop goes on that has slept */
 void pf_ticker_stop(void); /* the interpreter exits */
 int pf_ticker_after_fork(const PfThread *t); /* NULL: no record */
+int pf_ticker_init(void);
 
 /* --- arm.c --- */
 /* Begin, or end, to use the interpreter's means; twice is fine. 0, or -1 with

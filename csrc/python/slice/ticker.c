@@ -58,6 +58,10 @@ static double interval, interval_ours;
 /* shared, behind the GIL: the slice for which the interval is short enough */
 static int64_t interval_fits = PF_NEVER;
 
+/* constant after import: functions of sys, in whose place virtual threads put
+ * others */
+static PyObject *get_interval, *set_interval;
+
 /* -------------------------------------------------------- the switch interval */
 
 /* Calls sys.getswitchinterval() or, with seconds, sys.setswitchinterval().
@@ -65,21 +69,15 @@ static int64_t interval_fits = PF_NEVER;
 static double
 switch_interval(double seconds)
 {
-    PyObject *get = PySys_GetObject(seconds < 0.0 ? "getswitchinterval"
-                                                  : "setswitchinterval");
-    if (get == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "sys has no switch interval");
-        return -1.0;
+    if (seconds < 0.0) {
+        PyObject *found = PyObject_CallNoArgs(get_interval);
+        seconds = found == NULL ? -1.0 : PyFloat_AsDouble(found);
+        Py_XDECREF(found);
+        return seconds;
     }
-    PyObject *result = seconds < 0.0
-                           ? PyObject_CallNoArgs(get)
-                           : PyObject_CallFunction(get, "d", seconds);
-    double found = seconds;
-    if (result == NULL || seconds < 0.0) {
-        found = result == NULL ? -1.0 : PyFloat_AsDouble(result);
-    }
-    Py_XDECREF(result);
-    return found;
+    PyObject *done = PyObject_CallFunction(set_interval, "d", seconds);
+    Py_XDECREF(done);
+    return done == NULL ? -1.0 : seconds;
 }
 
 /* Lowers the interval to a quarter of the slice: 0 or -1. */
@@ -376,5 +374,17 @@ pf_ticker_after_fork(const PfThread *t)
     }
     restore_interval();
     pf_arm_end();
+    return 0;
+}
+
+int
+pf_ticker_init(void)
+{
+    get_interval = Py_XNewRef(PySys_GetObject("getswitchinterval"));
+    set_interval = Py_XNewRef(PySys_GetObject("setswitchinterval"));
+    if (get_interval == NULL || set_interval == NULL) {
+        PyErr_SetString(PyExc_ImportError, "sys has no switch interval");
+        return -1;
+    }
     return 0;
 }

@@ -474,7 +474,6 @@ close_fiber(FiberObject *self)
     if (PF_UNLIKELY(self->number != 0)) {
         pf_owner_ends(self);
     }
-    pf_fiber_drop_target(self);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     if (PF_UNLIKELY(self->rare != NULL)) {
@@ -482,6 +481,10 @@ close_fiber(FiberObject *self)
         Py_CLEAR(self->rare->referents);
         pf_locals_clear(self);
     }
+    if (PF_UNLIKELY(pf_fiber_kind(self)->ended != NULL)) {
+        pf_fiber_kind(self)->ended(self);
+    }
+    pf_fiber_drop_target(self);
 }
 
 /* Can a fiber's end continue in `p`? The hub can take results, see

@@ -89,7 +89,7 @@ pf_switch_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     assert(!PyErr_Occurred());
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
-    if (PF_UNLIKELY(pystate_watched(ts, f->saved))) {
+    if (PF_UNLIKELY(pystate_watched(ts, f->saved, g->saved))) {
         pf_switch_watched(t, f, g);
     }
 }

@@ -23,11 +23,34 @@ struct PfTrace {
     PyObject *under; /* the thread's object when the fiber began */
     PyObject *hook;  /* of threading.settrace(): it made the fiber's */
     PfTrace *next;   /* links spare ones */
+    /* pf_tracing_own(): only this, which is the thread's while the fiber runs,
+     * and otherwise the fiber's, is used. */
+    bool own;
+    PyTracing tracing;
 };
+
+PyObject *pf_tracing_settrace;   /* constant after import */
+PyObject *pf_tracing_setprofile; /* constant after import */
+
+int
+pf_tracing_init(void)
+{
+    pf_tracing_settrace = Py_XNewRef(PySys_GetObject("settrace"));
+    pf_tracing_setprofile = Py_XNewRef(PySys_GetObject("setprofile"));
+    if (pf_tracing_settrace == NULL || pf_tracing_setprofile == NULL) {
+        PyErr_SetString(PyExc_ImportError, "sys.settrace() is missing");
+        return -1;
+    }
+    return 0;
+}
 
 static inline void
 leave(PyThreadState *ts, PfTrace *trace)
 {
+    if (PF_UNLIKELY(trace->own)) {
+        pystate_exchange_tracing(ts, &trace->tracing);
+        return;
+    }
     if (trace->in_use && pystate_traced(ts)) {
         pystate_exchange_trace(ts, &trace->function, &trace->object);
     } else if (trace->in_use) {
@@ -39,6 +62,10 @@ leave(PyThreadState *ts, PfTrace *trace)
 static inline void
 enter(PyThreadState *ts, PfTrace *trace)
 {
+    if (PF_UNLIKELY(trace->own)) {
+        pystate_exchange_tracing(ts, &trace->tracing);
+        return;
+    }
     if (pystate_traced(ts) && pystate_trace_object(ts) == trace->under &&
         !trace->over) {
         pystate_exchange_trace(ts, &trace->function, &trace->object);
@@ -75,6 +102,8 @@ pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg)
         Py_VISIT(trace->object);
         Py_VISIT(trace->under);
         Py_VISIT(trace->hook);
+        Py_VISIT(trace->tracing.trace_object);
+        Py_VISIT(trace->tracing.profile_object);
     }
     return 0;
 }
@@ -88,6 +117,86 @@ pf_tracing_free_spares(PfThread *t)
         trace_free(trace);
     }
 }
+
+/* ------------------------------------------------- as a thread has it */
+
+int
+pf_tracing_own(PfThread *t)
+{
+    PyState *state = CURRENT(t)->saved;
+    if (state->trace != NULL && state->trace->own) {
+        return 0;
+    }
+    PfTrace *trace = PyMem_Calloc(1, sizeof *trace);
+    if (trace == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    PfTrace *before = state->trace;
+    if (before != NULL) {
+        leave(t->tstate, before);
+    }
+    trace->own = true;
+    state->trace = trace;
+    pystate_exchange_tracing(t->tstate, &trace->tracing);
+    if (before != NULL) {
+        trace_free(before);
+    }
+    return 0;
+}
+
+/* Ends the tracing that is in force, by the interpreter's functions, which
+ * count.  An audit hook may refuse: then the count is too high, and code stays
+ * instrumented. */
+static void
+stop(void)
+{
+    PyObject *const functions[] = {pf_tracing_settrace, pf_tracing_setprofile};
+    for (int i = 0; i < 2; i++) {
+        Py_XDECREF(PyObject_CallOneArg(functions[i], Py_None));
+        PyErr_Clear();
+    }
+}
+
+/* Forgets `tracing` of a fiber or thread. */
+static void
+forget(PyThreadState *ts, PyTracing *tracing)
+{
+    if (tracing->trace != NULL || tracing->profile != NULL) {
+        pystate_exchange_tracing(ts, tracing);
+        stop();
+        pystate_exchange_tracing(ts, tracing);
+    }
+    Py_CLEAR(tracing->trace_object);
+    Py_CLEAR(tracing->profile_object);
+}
+
+void
+pf_tracing_disown(PfThread *t)
+{
+    PyState *state = CURRENT(t)->saved;
+    PfTrace *trace = state->trace;
+    if (trace != NULL && trace->own) {
+        forget(t->tstate, &trace->tracing);
+        state->trace = NULL;
+        trace_free(trace);
+    }
+}
+
+/* The fiber has ended. */
+static void
+end_own(PfThread *t, PfTrace *trace)
+{
+    PyObject *exc = pystate_take_exception();
+    pf_thread_no_switch_begin(t, "while a thread stops tracing");
+    pystate_exchange_tracing(t->tstate, &trace->tracing);
+    forget(t->tstate, &trace->tracing);
+    trace_free(trace);
+    pf_thread_no_switch_end(t);
+    pystate_restore_exception(exc);
+}
+
+/* ------------------------------------------------- by threading.settrace() */
 
 /* Returns what threading.settrace() was given, or None: a new reference; or
  * NULL with an exception. The call is hidden from the thread's trace function.
@@ -106,10 +215,8 @@ thread_hook(PyThreadState *ts)
 static PfTrace *
 trace_new(PyThreadState *ts, PyObject *hook)
 {
-    PyObject *settrace = PySys_GetObject("settrace"); /* borrowed */
     PfTrace *trace = PyMem_Calloc(1, sizeof *trace);
-    if (trace == NULL || settrace == NULL) {
-        PyMem_Free(trace);
+    if (trace == NULL) {
         Py_DECREF(hook);
         return (PfTrace *)PyErr_NoMemory();
     }
@@ -118,7 +225,7 @@ trace_new(PyThreadState *ts, PyObject *hook)
     trace->under = Py_XNewRef(pystate_trace_object(ts));
     trace->hook = hook;
     trace->in_use = true;
-    PyObject *done = PyObject_CallOneArg(settrace, hook);
+    PyObject *done = PyObject_CallOneArg(pf_tracing_settrace, hook);
     if (done == NULL) {
         trace_free(trace);
         return NULL;
@@ -148,6 +255,12 @@ void
 pf_tracing_begin_slow(PfThread *t, FiberObject *self)
 {
     PyThreadState *ts = t->tstate;
+    if (pf_fiber_kind(self)->is_thread) {
+        if (pf_tracing_own(t) < 0) {
+            PyErr_WriteUnraisable((PyObject *)self);
+        }
+        return;
+    }
     if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
         return;
     }
@@ -177,6 +290,10 @@ pf_tracing_end_slow(PfThread *t, FiberObject *self)
 {
     PfTrace *trace = self->saved->trace;
     self->saved->trace = NULL;
+    if (trace->own) {
+        end_own(t, trace);
+        return;
+    }
     bool spare = trace->in_use;
     leave(t->tstate, trace);
     if (spare && !trace->over && trace->object != NULL) {

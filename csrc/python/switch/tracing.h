@@ -14,6 +14,11 @@
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
 
+/* sys.settrace() and sys.setprofile() as they were when pyfiber was
+ * imported. */
+extern PyObject *pf_tracing_settrace, *pf_tracing_setprofile;
+int pf_tracing_init(void); /* 0, or -1 with ImportError */
+
 void pf_tracing_begin_slow(PfThread *t, FiberObject *self);
 void pf_tracing_end_slow(PfThread *t, FiberObject *self);
 /* Exchanges trace functions as a part of a switch. Runs no code. */
@@ -22,6 +27,12 @@ void pf_tracing_switch(PyThreadState *ts, PfTrace *from, PfTrace *to);
  * `trace` may be NULL. */
 int pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg);
 void pf_tracing_free_spares(PfThread *t);
+/* From here on the running fiber has its own trace and profile functions, as a
+ * thread has: none at first.  Twice is fine.  0, or -1 with MemoryError.  The
+ * second function undoes the first for a fiber that goes on: what it traces
+ * with is the thread's again. */
+int pf_tracing_own(PfThread *t);
+void pf_tracing_disown(PfThread *t);
 
 /* Called when the running fiber is about to make its first call. No exception
  * is set; one that the tool raises is written to stderr. */

@@ -155,6 +155,12 @@ typedef struct PfTaskOps {
     /* The fiber runs in the turns of other tasks: the run does not count it,
      * and neither waits for it nor cancels it. */
     bool serves;
+    /* The fiber is a thread of the program: tracing the thread that it runs on
+     * does not trace it. */
+    bool is_thread;
+    /* The fiber has ended, and its locals are gone; its target is still there.
+     * NULL: nothing to do. */
+    void (*ended)(FiberObject *fiber);
 
     /* --- tasks that never have a stack: a fiber runs their turn --- */
     void (*turn)(PfThread *t, pf_task *task);

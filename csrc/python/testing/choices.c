@@ -17,6 +17,7 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/testing/explorer.h"
+#include "python/testing/points.h"
 
 /* Adds a fact to the fingerprint of the run. */
 static void
@@ -78,22 +79,29 @@ scripted(ExplorerObject *x, Choice found)
 static int call_trace(ExplorerObject *x, int what, PyObject *task,
                       uint32_t number, uint32_t count, uint32_t taken);
 
-/* Makes and records one choice; every choice comes here.  `taken` is what the
- * strategy proposes. */
+/* Makes and records one choice; every choice comes here.  found.taken is what
+ * the strategy proposes. */
+static uint32_t
+record(ExplorerObject *x, Choice found)
+{
+    found.taken = scripted(x, found);
+    if (!pf_choices_append(&x->made, found)) {
+        x->lost = true;
+    }
+    note(x, ((uint64_t)found.kind << 56) ^ ((uint64_t)found.count << 28) ^
+                found.taken);
+    return found.taken;
+}
+
 static uint32_t
 decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
-    Choice choice = {count, taken, (uint32_t)kind};
-    choice.taken = scripted(x, choice);
-    if (!pf_choices_append(&x->made, choice)) {
-        x->lost = true;
-    }
-    note(x, ((uint64_t)kind << 56) ^ ((uint64_t)count << 28) ^ choice.taken);
+    taken = record(x, (Choice){count, taken, (uint32_t)kind});
     if (x->trace != NULL && kind != PF_CHOOSE_READY &&
         kind != PF_CHOOSE_FAULT) {
-        call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, choice.taken);
+        call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, taken);
     }
-    return choice.taken;
+    return taken;
 }
 
 static uint32_t
@@ -159,8 +167,8 @@ choose_fault(ExplorerObject *x, uint32_t count)
     return taken;
 }
 
-static uint32_t
-choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+uint32_t
+pf_explorer_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     ExplorerObject *x = s->explorer;
     bool unfair = kind == PF_CHOOSE_WAITER || kind == PF_CHOOSE_SELECT;
@@ -266,12 +274,6 @@ explorer_failed(SchedulerObject *s, PyObject *op)
 
 /* ------------------------------------------------------- which fiber is next */
 
-static bool
-hub_waits_in(const pf_scheduler *core)
-{
-    return core->hub != NULL && core->hub->task.state == PF_READY;
-}
-
 static PfKnown *
 known(ExplorerObject *x, pf_task *core)
 {
@@ -331,6 +333,17 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
     return best;
 }
 
+static bool
+is_change_point(const ExplorerObject *x)
+{
+    for (uint32_t i = 0; i + 1 < x->depth; i++) {
+        if (x->change_at[i] == x->ticks) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* PCT: is this step a change point, or does the fiber spin?  Then it gets the
  * lowest priority. */
 static bool
@@ -338,16 +351,12 @@ must_give_way(ExplorerObject *x, const pf_task *task)
 {
     x->in_a_row = task == x->last ? x->in_a_row + 1 : 0;
     x->last = task;
+    x->ticks++;
     if (x->in_a_row >= PATIENCE) {
         x->in_a_row = 0;
         return true;
     }
-    for (uint32_t i = 0; i + 1 < x->depth; i++) {
-        if (x->change_at[i] == x->steps) {
-            return true;
-        }
-    }
-    return false;
+    return is_change_point(x);
 }
 
 static uint32_t
@@ -405,10 +414,11 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     if (++x->steps > x->max_steps && !x->over) {
         limit_passed(x);
     }
+    x->stretch = 0;
     if (core->ready.head == pf_scheduler_hub_task(core)) {
         return pf_queue_pop(&core->ready);
     }
-    uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
+    uint32_t count = pf_explorer_ready(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
     if (pf_task_is_fresh(chosen)) {
@@ -416,8 +426,9 @@ pf_explorer_pick(pf_scheduler *core, void *data)
          * queue that it has left. */
         chosen->wake = PF_WAKE_NONE;
     }
-    x->passed = 0;
+    x->tie_passed = 0;
     uint32_t number = number_of(x, chosen);
+    x->running = number;
     note(x, ((uint64_t)number << 8) ^ chosen->wake);
     if (x->scheduler->core.clock != NULL) {
         note(x, (uint64_t)pf_scheduler_now(core));
@@ -450,113 +461,217 @@ pf_explorer_probe(pf_scheduler *core, void *data)
     }
 }
 
-/* ------------------------------------------------------------------- timers */
-
-/* The timers that are due at the same instant and were not passed over since a
- * fiber has run. */
-typedef struct Tie {
-    const pf_timers *timers;
-    int64_t when;
-    uint64_t from;  /* timers of lower sequence numbers do not count */
-    uint32_t count; /* found so far */
-    uint64_t next;  /* the smallest sequence number of these, and its timer */
-    pf_timer *next_timer;
-} Tie;
-
-/* Adds the timers of the tie in the part of the heap below `index`. */
-static void
-scan_tie(Tie *tie, uint64_t index)
-{
-    if (index >= tie->timers->count ||
-        tie->timers->heap[index].when != tie->when) {
-        return; /* all timers below are due later, too */
-    }
-    const pf_timer_entry *entry = &tie->timers->heap[index];
-    if (entry->sequence >= tie->from) {
-        tie->count++;
-        if (tie->next_timer == NULL || entry->sequence < tie->next) {
-            tie->next = entry->sequence;
-            tie->next_timer = entry->timer;
-        }
-    }
-    for (uint64_t child = 1; child <= PF_TIMER_CHILDREN; child++) {
-        scan_tie(tie, index * PF_TIMER_CHILDREN + child);
-    }
-}
-
-static Tie
-tie_from(const pf_scheduler *core, uint64_t from)
-{
-    Tie tie = {&core->timers, core->timers.heap[0].when, from, 0, 0, NULL};
-    scan_tie(&tie, 0);
-    return tie;
-}
-
-/* Returns the tie at the top of the heap.  If the heap has only lost the first
- * timer of the last tie, the rest of that is the tie now, without a scan.
- * Otherwise a thousand timers that are due together and fire in order would be
- * counted a thousand times. */
-static Tie
-next_tie(ExplorerObject *x, const pf_scheduler *core)
-{
-    const pf_timers *timers = &core->timers;
-    const pf_timer_entry *first = &timers->heap[0];
-    if (x->tie_rest == 0 || timers->sequence != x->tie_sequence ||
-        timers->count != x->tie_count || first->when != x->tie_when ||
-        first->sequence < x->passed) {
-        return tie_from(core, x->passed);
-    }
-    return (Tie){timers,      first->when,     x->passed,
-                 x->tie_rest, first->sequence, first->timer};
-}
-
-static void
-remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
-{
-    x->tie_rest = tie->count - 1;
-    x->tie_count = core->timers.count;
-    x->tie_sequence = core->timers.sequence;
-    x->tie_when = tie->when;
-}
-
-/* The scheduler's `pop_due`.  Each of several timers that are due together may
- * fire now or, if something else can run first, later.  One is chosen, and the
- * timers before it are passed over until a fiber has run.  So each set of
- * timers is tried once, not in every order. */
-pf_timer *
-pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
-{
-    ExplorerObject *x = data;
-    if (core->timers.count == 0 || core->timers.heap[0].when > now) {
-        return NULL;
-    }
-    bool may_wait = core->ready.count > (size_t)hub_waits_in(core);
-    if (!may_wait) {
-        x->passed = 0;
-    }
-    Tie tie = next_tie(x, core);
-    uint32_t options = tie.count + may_wait;
-    if (tie.count == 0) {
-        return NULL;
-    }
-    uint32_t place = choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
-    if (place == tie.count) {
-        x->passed = UINT64_MAX;
-        return NULL;
-    }
-    for (uint32_t i = 0; i < place; i++) {
-        tie = tie_from(core, tie.next + 1);
-    }
-    x->passed = tie.next + 1;
-    pf_timers_remove(&core->timers, tie.next_timer);
-    remember_tie(x, core, &tie);
-    if (place > 0) {
-        x->tie_rest = 0;
-    }
-    return tie.next_timer;
-}
-
 /* --------------------------------------------------------------- preemption */
+
+/* Lets the ready fiber at `place`, from 1, run first. 0: no place is wanted.
+ * 0, or -1 with an exception: the fiber is being unwound. */
+static int
+leave(ExplorerObject *x, PfThread *t, uint32_t place)
+{
+    x->forced = place;
+    pf_scheduler_yield(&x->scheduler->core);
+    x->at_point = true;
+    if (t->transfer == NULL) {
+        return 0;
+    }
+    PyObject *value = pf_switch_landed(t);
+    Py_XDECREF(value);
+    return value == NULL ? -1 : 0;
+}
+
+/* May the running fiber be left?  Not if it is not the scheduler's (a raw
+ * fiber), or in a no-switch region. */
+static bool
+may_leave(const ExplorerObject *x, const PfThread *t)
+{
+    return t->pending == 0 &&
+           CURRENT(t)->core.scheduler == &x->scheduler->core;
+}
+
+/* ------------------------------------------------------------------- points */
+
+/* PCT at a point: a fiber of a higher priority runs at once.  Priorities are
+ * compared only where one has changed, or a fiber has become ready. */
+static uint32_t
+pct_at_point(ExplorerObject *x, const pf_scheduler *core)
+{
+    bool change = is_change_point(x);
+    if (!change && x->wakeups == core->wakeups) {
+        return 0;
+    }
+    x->wakeups = core->wakeups;
+    uint32_t place;
+    PfKnown *best = foremost(x, core, &place);
+    uint32_t priority = best == NULL ? 0 : best->priority;
+    PfKnown *mine = known(x, &core->thread->current->task);
+    if (mine == NULL) {
+        return 0;
+    }
+    if (change) {
+        mine->priority = --x->lowest;
+    }
+    return priority > mine->priority ? place + 1 : 0;
+}
+
+/* The place of a task in the ready queue, from 1, the hub not counted.  0: the
+ * task is not ready. */
+static uint32_t
+place_of(const pf_scheduler *core, const pf_task *task)
+{
+    uint32_t place = 1;
+    for (const pf_task *f = core->ready.head; f != NULL; f = f->next) {
+        if (f == task) {
+            return place;
+        }
+        place += f != pf_scheduler_hub_task(core);
+    }
+    return 0;
+}
+
+/* The random strategy under `directed`: a fiber is kept from a site.  As soon
+ * as another one has changed what the fiber uses there, it continues.  Returns
+ * the fiber's place, or 0. */
+static uint32_t
+directed(ExplorerObject *x, uint32_t site)
+{
+    const pf_scheduler *core = &x->scheduler->core;
+    if (&core->thread->current->task == x->kept) {
+        x->before = 0; /* The fiber has continued. */
+    } else if (x->ripe) {
+        x->before = 0;
+        x->ripe = false;
+        return place_of(core, x->kept);
+    } else {
+        x->ripe =
+            pf_points_conflict((PfPointsObject *)x->points, x->before, site);
+    }
+    return 0;
+}
+
+/* The random strategy switches at the places that were drawn. */
+static uint32_t
+random_at_point(ExplorerObject *x, uint32_t others, uint32_t site)
+{
+    if (x->before != 0) {
+        return directed(x, site);
+    }
+    if (!is_change_point(x)) {
+        return 0;
+    }
+    if (x->directed) {
+        x->before = site;
+        x->kept = &x->scheduler->core.thread->current->task;
+        x->ripe = false;
+    }
+    return 1 + pf_testing_random_below(&x->random, others);
+}
+
+/* Returns the place of the ready fiber that the strategy lets run first, from
+ * 1, or 0. */
+static uint32_t
+propose_at_point(ExplorerObject *x, uint32_t others, uint32_t site, bool hot)
+{
+    bool counts = hot || !x->hot;
+    x->ticks += counts;
+    switch (x->strategy) {
+    case STRATEGY_RANDOM:
+        return counts || x->before != 0 ? random_at_point(x, others, site) : 0;
+    case STRATEGY_PCT:
+        return counts ? pct_at_point(x, &x->scheduler->core) : 0;
+    default:
+        return 0;
+    }
+}
+
+/* Chooses at a point: 0, or the place of the ready fiber that runs first, from
+ * 1.  A point past `bound` is recorded, too, so that the numbers of choices
+ * are those of a run without a bound. */
+static uint32_t
+choose_at_point(ExplorerObject *x, uint32_t others, uint32_t site, bool hot)
+{
+    x->places++;
+    x->hot_places += hot;
+    uint32_t taken = propose_at_point(x, others, site, hot);
+    if (x->switched >= x->bound) {
+        x->lost |=
+            !pf_choices_append(&x->made, (Choice){0, 0, PF_CHOOSE_PREEMPT});
+        return 0;
+    }
+    taken = record(x, (Choice){others + 1, taken, PF_CHOOSE_PREEMPT});
+    x->switched += taken != 0;
+    return taken;
+}
+
+/* The fiber has passed many points without a wait, so it may spin until
+ * another fiber has done something, or until it is later.  Returns the place
+ * of a fiber that must run, or 0. */
+static uint32_t
+end_stretch(ExplorerObject *x)
+{
+    SchedulerObject *s = x->scheduler;
+    x->stretch = 0;
+    if (pf_explorer_ready(&s->core) == 0) {
+        pf_vclock_skip(s);
+    }
+    return pf_explorer_ready(&s->core) > 0;
+}
+
+/* Counts a point.  Returns the place of a fiber that must run, from 1, or 0;
+ * STOP if the run has passed too many points. */
+#define STOP UINT32_MAX
+static uint32_t
+count_point(ExplorerObject *x)
+{
+    x->at_point = true;
+    if (++x->passed / POINTS_A_STEP > x->max_steps && !x->over) {
+        limit_passed(x);
+    }
+    if (x->over) {
+        return STOP;
+    }
+    return ++x->stretch >= PATIENCE_AT_POINTS ? end_stretch(x) : 0;
+}
+
+int
+pf_explorer_pass_quietly(ExplorerObject *x)
+{
+    PfThread *t = x->scheduler->thread;
+    uint32_t place = may_leave(x, t) ? count_point(x) : 0;
+    return place == 0 ? 0 : leave(x, t, place == STOP ? 0 : place);
+}
+
+int
+pf_explorer_pass(ExplorerObject *x, uint32_t site, bool hot)
+{
+    PfThread *t = x->scheduler->thread;
+    if (!may_leave(x, t)) {
+        return 0;
+    }
+    uint32_t place = count_point(x);
+    if (place == STOP) {
+        return leave(x, t, 0);
+    }
+    uint32_t others = pf_explorer_ready(&x->scheduler->core);
+    uint32_t chosen = others == 0 ? 0 : choose_at_point(x, others, site, hot);
+    place = chosen == 0 ? place : chosen;
+    if (x->trace != NULL &&
+        call_trace(x, TRACE_POINT, NULL, site, others + 1, place) < 0) {
+        return 0;
+    }
+    return place == 0 ? 0 : leave(x, t, place);
+}
+
+/* The running fiber is about to use a lock, a queue, ...  The second of these
+ * on a line (`with a, b:`) is a point as well. */
+static int
+operation(ExplorerObject *x)
+{
+    bool first = x->at_point;
+    x->at_point = false;
+    return first || pf_points_gil((PfPointsObject *)x->points)
+               ? 0
+               : pf_points_operation((PfPointsObject *)x->points, x);
+}
 
 /* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
 static int
@@ -568,28 +683,27 @@ preempt(void)
     if (x == NULL) {
         return 0; /* only another thread's run is under test */
     }
-    uint32_t others = (uint32_t)s->core.ready.count - hub_waits_in(&s->core);
-    FiberObject *self = CURRENT(t);
-    if (!x->preempt || x->over || others == 0 || t->pending != 0 ||
-        self->core.scheduler != &s->core) {
+    if (!x->preempt) {
+        return x->points == NULL ? 0 : operation(x);
+    }
+    uint32_t others = pf_explorer_ready(&s->core);
+    if (x->over || others == 0 || !may_leave(x, t)) {
         return 0;
     }
-    x->forced = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
-    if (x->forced == 0) {
-        return 0;
-    }
-    pf_scheduler_yield(&s->core);
-    if (t->transfer == NULL) {
-        return 0;
-    }
-    PyObject *value = pf_switch_landed(t); /* the fiber is being unwound */
-    Py_XDECREF(value);
-    return value == NULL ? -1 : 0;
+    uint32_t place = pf_explorer_choose(s, others + 1, PF_CHOOSE_PREEMPT);
+    return place == 0 ? 0 : leave(x, t, place);
+}
+
+uint32_t *
+pf_explorer_imports(ExplorerObject *x)
+{
+    PfKnown *k = known(x, &x->scheduler->core.thread->current->task);
+    return k == NULL ? NULL : &k->imports;
 }
 
 const PfExplorerOps pf_explorer = {
     .preempt = preempt,
-    .choose = choose_slow,
+    .choose = pf_explorer_choose,
     .failed = explorer_failed,
     .idle = pf_vclock_idle,
 };

@@ -6,11 +6,13 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/core/tstate.h"
 #include "python/run/run.h"
 #include "python/switch/unwind.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
+#include "python/testing/points.h"
 #include "python/testing/testing.h"
 
 #include <string.h>
@@ -24,7 +26,8 @@ free_choices(Choices *choices)
 
 /* ------------------------------------------------------------------ one run */
 
-/* Draws the steps, up to `length`, at which PCT lowers a priority. */
+/* Draws the ticks, up to `length`, at which PCT lowers a priority, and the
+ * random strategy switches. */
 static void
 draw_change_points(ExplorerObject *x, uint64_t length)
 {
@@ -40,13 +43,20 @@ start_over(ExplorerObject *x)
 {
     x->made.count = 0;
     x->lost = x->over = x->diverged = false;
-    x->steps = x->events = x->hash = x->passed = 0;
+    x->steps = x->events = x->hash = x->tie_passed = 0;
+    x->passed = x->stretch = x->places = x->hot_places = 0;
+    x->ticks = x->wakeups = 0;
+    x->switched = x->before = 0;
+    x->at_point = false;
     x->forced = x->in_a_row = x->tie_rest = 0;
     x->fault_places = x->faulty = 0;
     x->drawn = NOT_DRAWN;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
     pf_pct_known_reset(&x->known);
+    if (x->points != NULL) {
+        pf_points_begin((PfPointsObject *)x->points);
+    }
     Py_CLEAR(x->injected);
 }
 
@@ -92,6 +102,39 @@ uninstall(ExplorerObject *x)
     pf_vclock_remove(s);
 }
 
+#if PF_TRACES_POINTS
+static int
+begin_tracing(const ExplorerObject *x)
+{
+    return x->points == NULL
+               ? 0
+               : pf_line_trace_begin((PfPointsObject *)x->points);
+}
+
+static void
+end_tracing(const ExplorerObject *x)
+{
+    if (x->points != NULL) {
+        PyObject *raised = pystate_take_exception();
+        pf_line_trace_end();
+        pystate_restore_exception(raised);
+    }
+}
+#else
+static int
+begin_tracing(const ExplorerObject *x)
+{
+    (void)x;
+    return 0;
+}
+
+static void
+end_tracing(const ExplorerObject *x)
+{
+    (void)x;
+}
+#endif
+
 static PyObject *
 explorer_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -109,8 +152,9 @@ explorer_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (x->failures != NULL) {
         run = PyObject_GetAttrString((PyObject *)x->scheduler, "run");
     }
-    if (run != NULL) {
+    if (run != NULL && begin_tracing(x) == 0) {
         result = PyObject_Vectorcall(run, args + 1, (size_t)(nargs - 1), NULL);
+        end_tracing(x);
     }
     Py_XDECREF(run);
     uninstall(x);
@@ -181,27 +225,42 @@ may_configure(ExplorerObject *x, int strategy, unsigned depth,
     return -1;
 }
 
+/* Copies the branch that next_branch() has found.  0, or -1. */
+static int
+read_branch(const ExplorerObject *x, Choices *read)
+{
+    for (size_t i = 0; i < x->branch.count; i++) {
+        if (!pf_choices_append(read, x->branch.items[i])) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *
 explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"strategy",  "seed",    "depth",   "length",
-                            "script",    "lenient", "preempt", "unfair",
-                            "max_steps", "inject",  "trace",   "faults",
-                            "places",    NULL};
+    static char *names[] = {
+        "strategy", "seed",   "depth",     "length", "script",       "lenient",
+        "preempt",  "unfair", "max_steps", "inject", "trace",        "hot",
+        "bound",    "branch", "directed",  "faults", "fault_places", NULL};
     ExplorerObject *x = (ExplorerObject *)op;
-    int strategy = 0, lenient = 0, preempt = 0, unfair = 0;
-    unsigned int depth = 1, faults = 0;
+    int strategy = 0, lenient = 0, preempt = 0, unfair = 0, hot = 0;
+    int branch = 0, directed = 0;
+    unsigned int depth = 1, bound = UINT32_MAX, faults = 0;
     unsigned long long seed = 0, length = 0, event = 0, places = 0;
     unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$iKIKOpppKKOIK:configure", names, &strategy, &seed,
-            &depth, &length, &script, &lenient, &preempt, &unfair, &max_steps,
-            &event, &trace, &faults, &places)) {
+            args, kwargs, "|$iKIKOpppKKOpIppIK:configure", names, &strategy,
+            &seed, &depth, &length, &script, &lenient, &preempt, &unfair,
+            &max_steps, &event, &trace, &hot, &bound, &branch, &directed,
+            &faults, &places)) {
         return NULL;
     }
     Choices read = {0};
-    if (read_script(script, &read) < 0 ||
+    if ((branch ? read_branch(x, &read) : read_script(script, &read)) < 0 ||
         may_configure(x, strategy, depth, max_steps, faults) < 0) {
         free_choices(&read);
         return NULL;
@@ -216,6 +275,9 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     x->unfair = unfair;
     x->max_steps = max_steps;
     x->inject = event;
+    x->hot = hot;
+    x->directed = directed;
+    x->bound = bound;
     x->faults = faults;
     x->usual_places = places;
     Py_XSETREF(x->trace, trace == Py_None ? NULL : Py_NewRef(trace));
@@ -223,9 +285,9 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-/* Sets the script for the next run of a depth-first search: the last run's
+/* Finds the script for the next run of a depth-first search: the last run's
  * choices up to the last one that has an untried possibility, and that
- * possibility. */
+ * possibility.  Other runs may come first: configure(branch=True) uses it. */
 static PyObject *
 explorer_next_branch(PyObject *op, PyObject *ignored)
 {
@@ -236,14 +298,14 @@ explorer_next_branch(PyObject *op, PyObject *ignored)
     while (n > 0 && made->items[n - 1].taken + 1 >= made->items[n - 1].count) {
         n--;
     }
-    x->script.count = 0;
+    x->branch.count = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!pf_choices_append(&x->script, made->items[i])) {
+        if (!pf_choices_append(&x->branch, made->items[i])) {
             return PyErr_NoMemory();
         }
     }
     if (n > 0) {
-        x->script.items[n - 1].taken++;
+        x->branch.items[n - 1].taken++;
     }
     return PyBool_FromLong(n > 0);
 }
@@ -348,11 +410,11 @@ get_choice_count(PyObject *op, void *closure)
 static PyObject *
 explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"scheduler", "on_limit", "is_own", NULL};
-    PyObject *scheduler, *on_limit, *is_own;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:_Explorer", names,
+    static char *names[] = {"scheduler", "on_limit", "is_own", "points", NULL};
+    PyObject *scheduler, *on_limit, *is_own, *points = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O!:_Explorer", names,
                                      pf_scheduler_type, &scheduler, &on_limit,
-                                     &is_own)) {
+                                     &is_own, pf_points_type, &points)) {
         return NULL;
     }
     ExplorerObject *x = (ExplorerObject *)type->tp_alloc(type, 0);
@@ -360,8 +422,9 @@ explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         x->scheduler = (SchedulerObject *)Py_NewRef(scheduler);
         x->on_limit = Py_NewRef(on_limit);
         x->is_own = Py_NewRef(is_own);
+        x->points = Py_XNewRef(points);
         x->depth = 1;
-        x->max_steps = UINT32_MAX;
+        x->max_steps = x->bound = UINT32_MAX;
     }
     return (PyObject *)x;
 }
@@ -375,6 +438,7 @@ explorer_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(x->trace);
     Py_VISIT(x->on_limit);
     Py_VISIT(x->is_own);
+    Py_VISIT(x->points);
     Py_VISIT(x->failures);
     Py_VISIT(x->injected);
     return 0;
@@ -401,9 +465,11 @@ explorer_dealloc(PyObject *op)
     explorer_clear(op);
     Py_CLEAR(x->on_limit);
     Py_CLEAR(x->is_own);
+    Py_CLEAR(x->points);
     Py_CLEAR(x->scheduler);
     free_choices(&x->made);
     free_choices(&x->script);
+    free_choices(&x->branch);
     pf_pct_known_free(&x->known);
     type->tp_free(op);
     Py_DECREF(type);
@@ -418,8 +484,8 @@ static PyMethodDef explorer_methods[] = {
     {"choices", explorer_choices, METH_NOARGS,
      "The choices of the last run, a list of tuples: (kind, count, taken)."},
     {"next_branch", explorer_next_branch, METH_NOARGS,
-     "Set the script for the next schedule of a depth-first search. Return\n"
-     "False if none is left."},
+     "After a run of a depth-first search: find the script of its next run,\n"
+     "for configure(branch=True). Return False if none is left."},
     {"divergence", explorer_divergence, METH_NOARGS,
      "Where the script first did not fit: (index, wanted, found), or None."},
     {"unseen", explorer_unseen, METH_NOARGS,
@@ -433,6 +499,17 @@ static PyGetSetDef explorer_getset[] = {
     {"events", get_count, NULL,
      "How many places for an injected cancellation the last run had.",
      (void *)offsetof(ExplorerObject, events)},
+    {"ticks", get_count, NULL,
+     "How many places for a switch the last run had: points where another\n"
+     "fiber could run, and for PCT steps.",
+     (void *)offsetof(ExplorerObject, ticks)},
+    {"passed", get_count, NULL, "How many points the last run has passed.",
+     (void *)offsetof(ExplorerObject, passed)},
+    {"places", get_count, NULL,
+     "At how many of these another fiber could run.",
+     (void *)offsetof(ExplorerObject, places)},
+    {"hot_places", get_count, NULL, "How many of these places were hot.",
+     (void *)offsetof(ExplorerObject, hot_places)},
     {"fault_places", get_count, NULL,
      "How many places for a fault of the network the last run had.",
      (void *)offsetof(ExplorerObject, fault_places)},
@@ -553,6 +630,15 @@ static PyMethodDef functions[] = {
      "any more, and what it raises is not reported."},
     {"_preempt", mod_preempt, METH_NOARGS,
      "Let a run with preempt=True switch here."},
+    {"_importing", PF_FAST(pf_points_importing), METH_FASTCALL,
+     "_importing(fn, *args): call fn(*args), in which a run switches only\n"
+     "where the fiber waits."},
+#if PF_TRACES_POINTS
+    {"_trace_replaced", pf_line_trace_replaced, METH_NOARGS,
+     "sys.settrace() was called: put a run's trace function in front again."},
+    {"_trace_object", pf_line_trace_object, METH_NOARGS,
+     "What sys.gettrace() returns outside of a run."},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
@@ -570,10 +656,19 @@ pf_testing_init(PyObject *module)
 {
     pf_explorer_clock_type =
         pf_arguments_add_type(module, &pf_vclock_spec, NULL);
+    pf_points_type = pf_arguments_add_type(module, &pf_points_spec, NULL);
+#if PF_TRACES_POINTS
+    pf_line_trace_type =
+        pf_arguments_add_type(module, &pf_line_trace_spec, NULL);
+    if (pf_line_trace_type == NULL) {
+        return -1;
+    }
+#endif
     PyTypeObject *explorer =
         pf_arguments_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module holds a reference */
-    return pf_explorer_clock_type == NULL || explorer == NULL
+    return pf_explorer_clock_type == NULL || pf_points_type == NULL ||
+                   explorer == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);
 }

@@ -69,7 +69,7 @@ pf_pct_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
     if (*fresh) {
         table->used += known->task == NULL;
         known->task = task;
-        known->number = known->priority = 0;
+        known->number = known->priority = known->imports = 0;
         object->tracked = true;
     }
     return known;

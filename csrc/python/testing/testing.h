@@ -7,7 +7,9 @@
  *
  *   choices.c   makes, records and replays choices, such as which fiber is next
  *   explorer.c  the object _Explorer, which configures and starts runs
+ *   ties.c      chooses among timers that are due together
  *   pct.c       the number and priority of each fiber
+ *   points.c    where a fiber can be interrupted between two waits
  *   vclock.c    the virtual clock
  */
 #ifndef PF_RUNS_UNDER_TEST_H
@@ -23,6 +25,7 @@ typedef struct PfKnown {
     const pf_task *task; /* not a reference: see PfKnownTable */
     uint32_t number;     /* in the order of first turns, from 1; 0: none yet */
     uint32_t priority;
+    uint32_t imports; /* the number of imports it is in: see points.h */
 } PfKnown;
 
 /* A hash table, with open addressing, keyed by address.  An entry may belong
@@ -38,7 +41,7 @@ typedef struct PfKnownTable {
 void pf_pct_known_reset(PfKnownTable *table);
 void pf_pct_known_free(PfKnownTable *table);
 /* Returns the task's entry, or NULL without memory.  *fresh: the entry is new,
- * and number and priority are 0. */
+ * and the rest is 0. */
 PfKnown *pf_pct_known_find(PfKnownTable *table, pf_task *task, bool *fresh);
 
 /* SplitMix64, a random generator that is small, fast, and gives the same
@@ -81,6 +84,8 @@ typedef struct PfClockObject {
 /* Called when nothing is ready: moves the clock, or waits in real time.
  * Returns false if neither can make a fiber ready. */
 bool pf_vclock_idle(SchedulerObject *s, int64_t deadline);
+/* Moves the clock of a run in progress to the next timer, if there is one. */
+void pf_vclock_skip(SchedulerObject *s);
 /* Makes `s` use the clock.  0, or -1 with TypeError, or FiberError if the
  * clock or the scheduler is in use. */
 int pf_vclock_install(SchedulerObject *s, PyObject *clock);
@@ -91,6 +96,7 @@ int pf_vclock_traverse(SchedulerObject *s, visitproc visit, void *arg);
 
 extern PyType_Spec pf_vclock_spec;
 extern PyTypeObject *pf_explorer_clock_type;
+extern PyType_Spec pf_points_spec;
 
 /* --- choices.c --- */
 int pf_testing_init(PyObject *module);

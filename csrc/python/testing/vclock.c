@@ -253,6 +253,17 @@ pf_vclock_idle(SchedulerObject *s, int64_t deadline)
                : patience == 0;
 }
 
+void
+pf_vclock_skip(SchedulerObject *s)
+{
+    PfClockObject *clock = s->core.clock == NULL ? NULL : *clock_of(s);
+    int64_t moment =
+        clock == NULL ? PF_NEVER : next_moment(s, clock, PF_NEVER);
+    if (moment != PF_NEVER) {
+        move_to(s, clock, moment);
+    }
+}
+
 static void
 unlink_waiter(PfClockObject *clock, PfClockWaiter *waiter)
 {

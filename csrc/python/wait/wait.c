@@ -107,6 +107,9 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
     self->waiting_on = NULL;
     if (raw) {
         self->core.scheduler = NULL;
+        if (why != PF_WAKE_CANCEL) {
+            pf_parts_hooks.main_program->resumed(t, self);
+        }
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
         why = resumed_by_transfer(t);
@@ -372,6 +375,7 @@ pf_wait_yield(PfThread *t)
     pf_scheduler_yield(&s->core);
     if (raw) {
         self->core.scheduler = NULL;
+        pf_parts_hooks.main_program->resumed(t, self);
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
         return resumed_by_transfer(t);
@@ -394,6 +398,7 @@ pf_wait_run_now(PfThread *t, FiberObject *fresh)
     pf_scheduler_run_now(&s->core, &fresh->core);
     if (raw) {
         self->core.scheduler = NULL;
+        pf_parts_hooks.main_program->resumed(t, self);
     }
     return PF_UNLIKELY(t->transfer != NULL) ? resumed_by_transfer(t) : 0;
 }

@@ -1,0 +1,199 @@
+"""``threads="simulated"``: the threads that a run starts are fibers of the run.
+
+The table in pyfiber/_virtual makes them fibers. What this module adds: each run begins with the
+same state of the module `threading`, an exception that ends a thread is a failure of the run, and
+at the end no thread is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pyfiber
+from pyfiber import _engine
+from pyfiber._native import get_ident
+from pyfiber._patch._threading import is_virtual
+from pyfiber._virtual import shutdown, starting, table
+from pyfiber.testing.errors import NeverAwaitedError
+from pyfiber.testing.guards import Change, Shared
+from pyfiber.testing.machines import on_this_machine
+
+POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
+#: Classes whose instances the standard library keeps in sets: module, name.
+NUMBERED = (("threading", "Thread"), ("concurrent.futures._base", "Future"))
+
+
+class Session(starting.Session):
+    """The threads that code on the run's thread starts."""
+
+    def __init__(self, scheduler: pyfiber.Scheduler, main: _engine.Fiber[Any]) -> None:
+        super().__init__(scheduler, main)
+        self.thread = get_ident()
+
+    def takes(self) -> bool:
+        return get_ident() == self.thread
+
+    def start(self, handle: _engine._ThreadHandle, function: Any, *args: Any, **kwargs: Any) -> int:
+        """Start a thread on the caller's machine; its fiber gets the thread's name for reports."""
+        ident = super().start(handle, on_this_machine(function), *args, **kwargs)
+        name = getattr(getattr(function, "__self__", None), "name", None)
+        if handle._fiber is not None and isinstance(name, str):
+            handle._fiber.name = name
+        return ident
+
+
+class Simulated:
+    """The threads of the runs of one exploration."""
+
+    def __init__(self, scheduler: pyfiber.Scheduler) -> None:
+        self.scheduler = scheduler
+        self.session: Session | None = None
+        self.failed: list[tuple[str, BaseException]] = []
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Patch, so that locks park, and let the table stand in for `_thread`."""
+        patched = pyfiber.patch()
+        try:
+            installed = table.install(table.THREADS)
+            try:
+                with NUMBERS:
+                    yield
+            finally:
+                installed.undo()
+        finally:
+            patched.undo()
+
+    @contextmanager
+    def a_run(self) -> Iterator[None]:
+        """Begin a run with fresh names of threads, and put back what threads leave behind."""
+        self.failed.clear()
+        BORN[get_ident()] = itertools.count(1)
+        hook = threading.excepthook
+        threading.excepthook = self.excepthook
+        counters = list(renumbered())
+        try:
+            yield
+        finally:
+            for owner, value in counters:
+                owner._counter = value
+            threading.excepthook = hook
+            del BORN[get_ident()]
+            if self.session is not None:
+                self.session.close()
+                self.session = None
+            forget_threads()
+
+    def main(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The function for the main fiber of a run: the main program with its threads."""
+
+        @wraps(fn)
+        def called(*args: Any) -> Any:
+            self.session = session = Session(self.scheduler, _engine.current())
+            session.open()
+            try:
+                value = fn(*args)
+                end_pools(session)
+                shutdown.wait_for_threads(session)
+            finally:
+                shutdown.cut_off_threads(session)
+            self.look_for_failed()
+            return value
+
+        return called
+
+    def excepthook(self, args: Any) -> None:
+        """Stands in for threading.excepthook, unless the program sets another one."""
+        if isinstance(args.exc_value, (SystemExit, pyfiber.FiberExit, pyfiber.Cancelled)):
+            return
+        name = "a thread" if args.thread is None else args.thread.name
+        self.failed.append((name, args.exc_value))
+
+    def look_for_failed(self) -> None:
+        """Raise what has ended a thread, as no code has looked at it."""
+        if self.failed:
+            names = [f"the thread {name!r} has failed with {exc!r}" for name, exc in self.failed]
+            raise NeverAwaitedError("; ".join(names)) from self.failed[0][1]
+
+
+#: Counts the objects of a run, by thread.
+BORN: dict[int, Iterator[int]] = {}
+
+
+def numbered(real: Callable[..., None]) -> Callable[..., None]:
+    """A replacement for an __init__() that gives objects of a run a number."""
+
+    @wraps(real)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        born = BORN.get(get_ident())
+        if born is not None:
+            vars(self)["_number_in_run"] = next(born)
+        real(self, *args, **kwargs)
+
+    return init
+
+
+def hash_of(self: Any) -> int:
+    """The number, so that a set of such objects has the same order in each run."""
+    number: int = vars(self).get("_number_in_run") or object.__hash__(self)
+    return number
+
+
+def numbers() -> Iterator[Change]:
+    """The replacements by which sets of threads and of futures do not go by addresses."""
+    for module, name in NUMBERED:
+        if module in sys.modules:
+            kind = getattr(sys.modules[module], name)
+            yield kind, "__init__", numbered(kind.__init__)
+            yield kind, "__hash__", hash_of
+
+
+NUMBERS = Shared(numbers)
+
+
+def renumbered() -> Iterator[tuple[Any, Any]]:
+    """Count threads and pools from the start again; yield what to put back."""
+    yield threading, threading._counter  # type: ignore[attr-defined]
+    threading._counter = itertools.count(1).__next__  # type: ignore[attr-defined]
+    module, name = POOLS
+    if module in sys.modules:
+        pool = getattr(sys.modules[module], name)
+        yield pool, pool._counter
+        pool._counter = itertools.count().__next__
+
+
+def end_pools(session: Session) -> None:
+    """Let the threads of pools end that the program has not shut down, as a program's end does."""
+    module: Any = sys.modules.get(POOLS[0])
+    if module is None:
+        return
+    queues = [queue for thread, queue in module._threads_queues.items() if is_virtual(thread)]
+    if not queues:
+        return
+    before, module._shutdown = module._shutdown, True
+    try:
+        for queue in queues:
+            queue.put(None)
+        shutdown.wait_for_threads(session)
+    finally:
+        module._shutdown = before
+
+
+def forget_threads() -> None:
+    """Remove from the tables of `threading` and of pools what threads have left there."""
+    for name in ("_active", "_limbo"):
+        for thread in list(getattr(threading, name).values()):
+            lock = getattr(thread, "_tstate_lock", None)  # up to 3.12
+            if is_virtual(thread) and lock is not None:
+                threading._shutdown_locks.discard(lock)  # type: ignore[attr-defined]
+    shutdown.forget_threads()
+    module: Any = sys.modules.get(POOLS[0])
+    for thread in list(module._threads_queues) if module is not None else ():
+        if is_virtual(thread):
+            module._threads_queues.pop(thread, None)
