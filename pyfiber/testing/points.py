@@ -35,8 +35,10 @@ QUIET = (1 << 32) - 1
 #: RESUME with a larger argument is the continuation after `yield from` or `await`.
 AFTER_YIELD = 1
 
-#: Does the interpreter report events by sys.monitoring? Before 3.12 a trace function does.
-MONITORED = sys.version_info >= (3, 12)
+#: The module that reports events; None before 3.12, where a trace function does.
+MONITORING: Any = getattr(sys, "monitoring", None)
+#: Does the interpreter report events by sys.monitoring?
+MONITORED = MONITORING is not None
 
 Places = tuple[tuple[int, int], ...]
 
@@ -103,7 +105,7 @@ class Points:
         self.sites: list[Site] = []
         self.names: dict[str, int] = {}
         self.places: dict[CodeType, tuple[Places, Places]] = {}
-        disable = sys.monitoring.DISABLE if MONITORED else None
+        disable = MONITORING.DISABLE if MONITORED else None
         self.engine = _engine._Points(self.classify, disable, switch == "gil")
         self.events = 0
         self.tool = -1
@@ -135,7 +137,7 @@ class Points:
         if found == ((), ()):
             return None
         if self.tool >= 0:
-            sys.monitoring.set_local_events(self.tool, code, self.events)
+            MONITORING.set_local_events(self.tool, code, self.events)
         return found
 
     def find(self, code: CodeType, accesses: list[Access]) -> tuple[Places, Places]:
@@ -226,7 +228,7 @@ class Points:
 
     def begin(self) -> None:
         """Ask the interpreter for events."""
-        monitoring = sys.monitoring
+        monitoring = MONITORING
         events = monitoring.events
         self.tool = take_tool()
         callbacks: dict[int, Callable[..., object]] = {
@@ -252,7 +254,7 @@ class Points:
 
     def end(self) -> None:
         """Give the tool id back, with nothing left of it in any code object."""
-        monitoring = sys.monitoring
+        monitoring = MONITORING
         monitoring.set_events(self.tool, 0)
         for code in self.engine.codes():
             monitoring.set_local_events(self.tool, code, 0)
@@ -267,7 +269,7 @@ class Points:
 
 def take_tool() -> int:
     """Take an id of sys.monitoring that no other tool uses; RuntimeError if there is none."""
-    monitoring = sys.monitoring
+    monitoring = MONITORING
     for tool in TOOLS:
         try:
             monitoring.use_tool_id(tool, "pyfiber.testing")
