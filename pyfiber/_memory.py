@@ -7,8 +7,10 @@ this module instead.
 
 from __future__ import annotations
 
+import errno
+import os
 import select
-from typing import Final
+from typing import Any, Final
 
 from pyfiber import _engine
 
@@ -50,3 +52,35 @@ def polled(number: int, mask: int) -> int:
     )
     always = (select.POLLERR if found & ERROR else 0) | (select.POLLHUP if found & HUNG_UP else 0)
     return events & mask | always
+
+
+def in_epoll(epoll: Any) -> dict[int, int]:
+    """The sockets in memory that an epoll object of this run watches: events, by number."""
+    network = _engine._network()
+    sockets: dict[int, int] | None = None if network is None else network._epolls.get(epoll)
+    return sockets or {}
+
+
+def enter_in_epoll(epoll: Any, name: str, number: int, eventmask: int | None = None) -> None:
+    """``register()``, ``modify()`` or ``unregister()`` of an epoll object, for a socket in memory.
+
+    OSError as the system has it; FiberError for a mode that sockets in memory do not have.
+    """
+    epoll.fileno()  # ValueError if it is closed
+    sockets = in_epoll(epoll)
+    if end_of(number) is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    if (number in sockets) == (name == "register"):
+        code = errno.EEXIST if number in sockets else errno.ENOENT
+        raise OSError(code, os.strerror(code))
+    if name == "unregister":
+        del sockets[number]
+        return
+    if eventmask is None:
+        eventmask = select.EPOLLIN | select.EPOLLPRI | select.EPOLLOUT
+    if eventmask & (select.EPOLLET | select.EPOLLONESHOT):
+        raise _engine.FiberError(
+            "a socket in memory is watched without EPOLLET and EPOLLONESHOT only: use a class of "
+            "selectors or select.poll(), or run the test without network="
+        )
+    _engine._network()._epolls.setdefault(epoll, {})[number] = eventmask

@@ -19,7 +19,6 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyfiber._engine import (
-    FiberError,
     _may_park,
     _network,
     _wait_any,
@@ -28,7 +27,17 @@ from pyfiber._engine import (
     yield_now,
 )
 from pyfiber._engine import _outside as _theirs  # the standard function, also after patch()
-from pyfiber._memory import ERROR, HUNG_UP, READABLE, WRITABLE, end_of, is_in_memory, polled
+from pyfiber._memory import (
+    ERROR,
+    HUNG_UP,
+    READABLE,
+    WRITABLE,
+    end_of,
+    enter_in_epoll,
+    in_epoll,
+    is_in_memory,
+    polled,
+)
 from pyfiber._memory import ready as ready_in_memory
 
 if TYPE_CHECKING:
@@ -133,15 +142,6 @@ class _Many:
 
 def _number(fd: FileDescriptorLike) -> int:
     return fd if isinstance(fd, int) else fd.fileno()
-
-
-def refuse_in_memory(fd: FileDescriptorLike, what: str) -> None:
-    """FiberError if this is a socket in memory, which the system's object does not know."""
-    if _network() is not None and is_in_memory(_number(fd)):
-        raise FiberError(
-            f"{what} is the system's, and a socket in memory cannot be in it: use a class of "
-            "selectors, select.poll() or select.select(), or run the test without network="
-        )
 
 
 def _in_thread(fn: Callable[[], R]) -> R:
@@ -416,13 +416,50 @@ if hasattr(_select, "poll"):
 if sys.platform == "linux":
     _theirs_poll = _theirs(_select.epoll.poll)
 
+    _ALL = _select.EPOLLIN | _select.EPOLLPRI | _select.EPOLLOUT
+
     def poll_epoll(
         self: Any, timeout: float | None = None, maxevents: int = -1
     ) -> list[tuple[int, int]]:
         """poll() of a standard epoll object, in a fiber."""
         seconds = None if timeout is None or timeout < 0 else timeout
-        ask = partial(_theirs_poll, self, 0, maxevents)
-        return _ask_until(ask, partial(wait_readable, self), seconds)
+        memory = in_epoll(self)
+        if not memory:
+            ask = partial(_theirs_poll, self, 0, maxevents)
+            return _ask_until(ask, partial(wait_readable, self), seconds)
+
+        def look() -> list[tuple[int, int]]:
+            found: list[tuple[int, int]] = _theirs_poll(self, 0, maxevents)
+            found += [
+                (fd, events)
+                for fd, mask in memory.items()
+                if end_of(fd) is not None and (events := polled(fd, mask))
+            ]
+            return found if maxevents < 0 else found[:maxevents]
+
+        with _Many() as many:
+            many.add(self.fileno(), True, False)
+            for fd, mask in memory.items():
+                many.add(fd, bool(mask & _select.EPOLLIN), bool(mask & _select.EPOLLOUT))
+            return _ask_until(look, many.wait, seconds)
+
+    def entering_epoll(name: str) -> Callable[..., Any]:
+        """A replacement for ``register()``, ``modify()`` or ``unregister()`` of ``select.epoll``.
+
+        The system knows nothing of a socket in memory, so the network has a table of those.
+        """
+        theirs = _theirs(getattr(_select.epoll, name))
+
+        def method(self: Any, fd: FileDescriptorLike, *args: Any, **kwargs: Any) -> None:
+            if _network() is None or not is_in_memory(_number(fd)):
+                theirs(self, fd, *args, **kwargs)
+            else:
+                enter_in_epoll(self, name, _number(fd), *args, **kwargs)
+
+        method.__name__ = name
+        return method
+
+    _REGISTER, _MODIFY, _UNREGISTER = map(entering_epoll, ENTERING)
 
     class epoll:
         """``select.epoll()``, whose poll() parks the running fiber."""
@@ -433,10 +470,17 @@ if sys.platform == "linux":
         def __getattr__(self, name: str) -> Any:
             return getattr(self._epoll, name)
 
-        def register(self, fd: FileDescriptorLike, *eventmask: int) -> None:
+        def register(self, fd: FileDescriptorLike, eventmask: int = _ALL) -> None:
             """Ask for events of the descriptor from now on."""
-            refuse_in_memory(fd, "select.epoll()")
-            self._epoll.register(fd, *eventmask)
+            _REGISTER(self._epoll, fd, eventmask)
+
+        def modify(self, fd: FileDescriptorLike, eventmask: int) -> None:
+            """Ask for other events."""
+            _MODIFY(self._epoll, fd, eventmask)
+
+        def unregister(self, fd: FileDescriptorLike) -> None:
+            """Stop asking for events."""
+            _UNREGISTER(self._epoll, fd)
 
         def __enter__(self) -> epoll:
             return self

@@ -150,6 +150,17 @@ class Record:
                     if module_name != gate.__module__:  # the C module itself
                         self.names.append((module_name, name))
 
+    def defaults(self, function: Any) -> None:
+        """Replace originals among a function's default arguments by their gates."""
+        old = function.__defaults__
+        new = function.__defaults__ = tuple(self._sought.get(id(each), each) for each in old)
+
+        def undo() -> None:
+            if function.__defaults__ is new:
+                function.__defaults__ = old
+
+        self._undo.append(undo)
+
     def undo(self) -> None:
         """Undo all changes. Gates in modules imported since then call the originals from now on."""
         while self._undo:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyfiber.selectors as ours
 from pyfiber._engine import now, sleep
+from pyfiber._memory import in_epoll
 from pyfiber._patch._record import Record, gate_for
 
 #: Seconds between two looks at a poll object: the first pause and the longest.
@@ -46,15 +47,9 @@ def _selecting(theirs: Any, wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def epoll_poll(self: Any, timeout: float | None = None, maxevents: int = -1) -> Any:
     """``poll()`` of an epoll object."""
-    if timeout == 0 or _belongs_to_loop(self):
+    if (timeout == 0 and not in_epoll(self)) or _belongs_to_loop(self):
         return _theirs_epoll(self, timeout, maxevents)
     return ours.poll_epoll(self, timeout, maxevents)
-
-
-def epoll_register(self: Any, fd: Any, *eventmask: Any, **named: Any) -> None:
-    """``register()`` of an epoll object, which the system has: no socket in memory can be in it."""
-    ours.refuse_in_memory(fd, "select.epoll()")
-    _theirs_register(self, fd, *eventmask, **named)
 
 
 def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
@@ -103,9 +98,8 @@ for _name, _wait in (
         _METHODS += [(_class, _each, ours.entering(_class, _each)) for _each in ours.ENTERING]
 if hasattr(select, "epoll"):
     _theirs_epoll: Any = select.epoll.poll
-    _theirs_register: Any = select.epoll.register
     _METHODS.append((select.epoll, "poll", epoll_poll))
-    _METHODS.append((select.epoll, "register", epoll_register))
+    _METHODS += [(select.epoll, _each, ours.entering_epoll(_each)) for _each in ours.ENTERING]
 if hasattr(select, "kqueue"):
     _theirs_control: Any = select.kqueue.control
     _METHODS.append((select.kqueue, "control", control))

@@ -25,3 +25,4 @@ def sleep(seconds: Any, /) -> None:
 def apply(record: Record) -> None:
     """Apply this part; the record undoes it."""
     record.function(time, "sleep", sleep)
+    record.when_imported("sched", lambda module: record.defaults(module.scheduler.__init__))

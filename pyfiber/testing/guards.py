@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NoReturn
 
 import pyfiber
@@ -86,14 +87,19 @@ def apply(changes: Iterable[Change]) -> ExitStack:
     """Set all these attributes; close() restores them."""
     undo = ExitStack()
     for owner, name, value in changes:
-        undo.callback(restore, owner, name, value, vars(owner).get(name))
+        undo.callback(restore, owner, name, value, own(owner, name))
         setattr(owner, name, value)
     return undo
 
 
+def own(owner: object, name: str) -> object:
+    """The attribute as the owner itself has it; None if it is inherited."""
+    return owner.__defaults__ if isinstance(owner, FunctionType) else vars(owner).get(name)
+
+
 def restore(owner: object, name: str, ours: object, before: object) -> None:
     """Restore an attribute, unless other code has changed it meanwhile."""
-    if vars(owner).get(name) is not ours:
+    if own(owner, name) is not ours:
         return
     if before is None:  # the attribute was inherited
         delattr(owner, name)
@@ -325,7 +331,10 @@ def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> F
 
 
 def imported_names(*, library: bool = False) -> Iterator[Change]:
-    """The replacements for names bound by `from time import sleep`, but in the standard library."""
+    """The replacements for names bound by `from time import sleep`, and for default arguments.
+
+    ``library``: in the modules of the standard library, and not in all others.
+    """
     replaced = {
         id(value.__wrapped__): value
         for value in vars(time).values()
@@ -339,6 +348,22 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if id(value) in replaced:
                 yield module, name, replaced[id(value)]
+            for function in functions_of(value, module):
+                old = function.__defaults__
+                if any(id(each) in replaced for each in old):
+                    new = tuple(replaced.get(id(each), each) for each in old)
+                    yield function, "__defaults__", new
+
+
+def functions_of(value: object, module: object) -> Iterator[Any]:
+    """The functions with default arguments that a module's name refers to, also by its class."""
+    if isinstance(value, FunctionType):
+        if value.__defaults__:
+            yield value
+    elif type(value) is type and value.__module__ == getattr(module, "__name__", None):
+        for each in list(vars(value).values()):
+            if isinstance(each, FunctionType) and each.__defaults__:
+                yield each
 
 
 GUARDS = Shared(guards)

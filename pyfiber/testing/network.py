@@ -141,6 +141,8 @@ class Network:
         self.endpoints: dict[Endpoint, None] = {}
         self.numbers: dict[int, Endpoint] = {}
         self.last_number = FIRST_NUMBER - 1
+        #: The sockets in memory in epoll objects: the events that each is watched for, by number.
+        self._epolls: dict[Any, dict[int, int]] = {}
         self.lines: dict[frozenset[Machine], Line] = {}
         #: Pairs of machines: nothing arrives at the second that the first sends.
         self.blocked: set[tuple[Machine, Machine]] = set()

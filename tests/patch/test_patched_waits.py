@@ -105,6 +105,26 @@ def test_none_of_them_disappears() -> None:
     assert not done.stderr
 
 
+def test_a_scheduler_of_sched_parks_by_its_default_arguments() -> None:
+    done = run_script("""
+        import sched
+        import pyfiber
+        kept = sched.scheduler.__init__.__defaults__
+        with pyfiber.patch():
+            def main():
+                events = sched.scheduler()
+                events.enter(0.001, 1, done.append, ("s",))
+                fiber = pyfiber.spawn(events.run)
+                while not done:  # other fibers run meanwhile
+                    turns.append(pyfiber.yield_now())
+                fiber.join()
+            turns, done = [], []
+            pyfiber.run(main)
+        print(len(turns) > 0, done, sched.scheduler.__init__.__defaults__ is kept)
+    """)
+    assert done.stdout == "True ['s'] True\n"
+
+
 # asyncio ------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,13 @@ import http.client
 import http.server
 import os
 import queue
+import sched
 import select
 import selectors
 import socket
 import socketserver
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 import pyfiber
+import pyfiber.selectors
 from pyfiber import FiberError, now, sleep, spawn, testing
 from pyfiber.testing import Network
 from tests.io.certificates import HOST
@@ -144,10 +147,60 @@ def test_readiness_is_that_of_the_network() -> None:
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="asks Linux")
 @in_memory
-def test_an_epoll_object_is_refused_with_a_way_out() -> None:
+def test_an_epoll_object_knows_sockets_in_memory() -> None:
     left, right = socket.socketpair()
-    with left, right, select.epoll() as epoll, pytest.raises(FiberError, match="selectors"):
-        epoll.register(left.fileno(), select.EPOLLIN)
+    reader, writer = os.pipe()
+    for make in (select.epoll, pyfiber.selectors.epoll):
+        with make() as epoll:
+            epoll.register(left, select.EPOLLIN)
+            epoll.register(reader, select.EPOLLIN)
+            begin = now()
+            assert epoll.poll(2) == []
+            assert now() - begin == 2
+            spawn(lambda: (sleep(1), right.send(b"x")))
+            assert epoll.poll() == [(left.fileno(), select.EPOLLIN)]
+            assert now() - begin == 3
+            os.write(writer, b"x")
+            assert sorted(epoll.poll(0)) == [(reader, 1), (left.fileno(), 1)]
+            assert len(epoll.poll(0, 1)) == 1
+            os.read(reader, 1)
+            epoll.modify(left, select.EPOLLOUT)
+            assert epoll.poll() == [(left.fileno(), select.EPOLLOUT)]
+            with pytest.raises(FileExistsError):
+                epoll.register(left)
+            epoll.unregister(left)
+            with pytest.raises(FileNotFoundError):
+                epoll.unregister(left)
+            with pytest.raises(FileNotFoundError):
+                epoll.modify(left, select.EPOLLIN)
+            assert epoll.poll(1) == []
+            left.recv(1)
+    os.close(reader)
+    os.close(writer)
+    left.close()
+    right.close()
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="asks Linux")
+@in_memory
+def test_an_epoll_object_refuses_what_is_no_socket_in_memory_any_more() -> None:
+    left, right = socket.socketpair()
+    number = left.fileno()
+    epoll = select.epoll()
+    epoll.register(left, select.EPOLLIN)
+    left.close()
+    assert epoll.poll(1) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        epoll.register(number, select.EPOLLIN)
+    for mode in (select.EPOLLET, select.EPOLLONESHOT):
+        with pytest.raises(FiberError, match="selectors"):
+            epoll.register(right, select.EPOLLIN | mode)
+    epoll.close()
+    with pytest.raises(ValueError, match="closed"):
+        epoll.register(right, select.EPOLLIN)
+    with pytest.raises(ValueError, match="closed"):
+        epoll.poll(1)
+    right.close()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no fcntl()")
@@ -285,3 +338,24 @@ def test_tls_runs_unchanged() -> None:
                 assert other.recv(100) == b"secret"
 
     testing.run(main, network=True)
+
+
+class Cache:
+    """As those of libraries are written."""
+
+    def __init__(self, timer: Any = time.monotonic) -> None:
+        self.timer = timer
+
+
+def test_default_arguments_are_virtual() -> None:
+    def main() -> None:
+        events = sched.scheduler()
+        events.enter(3600, 1, lambda: None)
+        events.run()
+        assert now() == 3600
+        assert Cache().timer() == 3600
+
+    kept = sched.scheduler.__init__.__defaults__
+    testing.run(main, virtualize_time=True, threads="simulated")
+    assert sched.scheduler.__init__.__defaults__ is kept
+    assert abs(Cache().timer() - time.monotonic()) < 1000
