@@ -151,14 +151,6 @@ def test_several_fibers_wait_for_one_socket() -> None:
         assert [fiber.result() for fiber in waiting] == [([left], [], [])] * 3
 
 
-@pytest.mark.skipif(not hasattr(system, "epoll"), reason="asks Linux")
-@in_memory
-def test_an_epoll_object_of_the_system_is_refused() -> None:
-    left, right = socket.socketpair()
-    with left, right, selectors.epoll() as epoll, pytest.raises(FiberError, match="selectors"):
-        epoll.register(left)
-
-
 def test_a_socket_of_another_thread_is_refused() -> None:
     made: list[Any] = []
 
