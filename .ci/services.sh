@@ -1,4 +1,7 @@
-# Libraries against real servers, which the tests start on 127.0.0.1 in folders of their own. Sourced by run.
+# Libraries against real servers, which the tests start on 127.0.0.1 in folders of their own, and in simulated runs. Sourced by run.
+
+# What needs the libraries beside tests/libraries.
+SIMULATED=(tests/virtual/test_programs.py tests/testing/test_testing_libraries.py tests/testing/test_testing_clients.py tests/testing/test_testing_threads_on_nodes.py)
 
 # services NAME...: tests/libraries, where these servers must be there (tests/libraries/services.py has their names).
 services() {
@@ -9,7 +12,7 @@ services() {
         install_editable "$NEWEST" "$tree"
         (cd "$tree" && .venv/bin/python -m pip install -qq --group libraries)
     fi
-    PYFIBER_SERVICES_REQUIRED=$* run_pytest "$tree" tests/libraries
+    PYFIBER_SERVICES_REQUIRED=$* run_pytest "$tree" tests/libraries "${SIMULATED[@]}"
 }
 
 services_quick() {

@@ -466,23 +466,33 @@ keep_name(FiberObject *self)
     }
 }
 
+/* Drops what few fibers have. */
+static void
+close_special(FiberObject *self)
+{
+    Py_CLEAR(self->kwargs);
+    if (self->rare != NULL) {
+        Py_CLEAR(self->rare->cancel);
+        Py_CLEAR(self->rare->referents);
+        pf_locals_clear(self);
+    }
+    if (self->number != 0) {
+        pf_owner_ends(self);
+        if (pf_fiber_kind(self)->ended != NULL) {
+            pf_fiber_kind(self)->ended(self);
+        }
+    }
+}
+
 /* Drops what the fiber needed while it ran. */
 static void
 close_fiber(FiberObject *self)
 {
     keep_name(self);
-    if (PF_UNLIKELY(self->number != 0)) {
-        pf_owner_ends(self);
-    }
     Py_CLEAR(self->args);
-    Py_CLEAR(self->kwargs);
-    if (PF_UNLIKELY(self->rare != NULL)) {
-        Py_CLEAR(self->rare->cancel);
-        Py_CLEAR(self->rare->referents);
-        pf_locals_clear(self);
-    }
-    if (PF_UNLIKELY(pf_fiber_kind(self)->ended != NULL)) {
-        pf_fiber_kind(self)->ended(self);
+    if (PF_UNLIKELY(((uintptr_t)self->kwargs | (uintptr_t)self->rare |
+                     self->number) != 0)) {
+        close_special(self);
     }
     pf_fiber_drop_target(self);
 }

@@ -87,9 +87,10 @@ pf_switch_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     FiberObject *g = FIBER_OF(to);
     assert(ts == PyThreadState_Get());
     assert(!PyErr_Occurred());
-    pystate_save(ts, f->saved, &f->context);
-    pystate_load(ts, g->saved, &g->context);
-    if (PF_UNLIKELY(pystate_watched(ts, f->saved, g->saved))) {
+    PyState *left = f->saved, *entered = g->saved;
+    pystate_save(ts, left, &f->context);
+    pystate_load(ts, entered, &g->context);
+    if (PF_UNLIKELY(pystate_watched(ts, left, entered))) {
         pf_switch_watched(t, f, g);
     }
 }

@@ -158,8 +158,8 @@ typedef struct PfTaskOps {
     /* The fiber is a thread of the program: tracing the thread that it runs on
      * does not trace it. */
     bool is_thread;
-    /* The fiber has ended, and its locals are gone; its target is still there.
-     * NULL: nothing to do. */
+    /* The fiber, which has a number as an owner, has ended, and its locals are
+     * gone; its target is still there.  NULL: nothing to do. */
     void (*ended)(FiberObject *fiber);
 
     /* --- tasks that never have a stack: a fiber runs their turn --- */

@@ -10,6 +10,7 @@
 #include "python/switch/unwind.h"
 #include "python/task/explore.h"
 #include "python/task/scheduler.h"
+#include "python/waitq/owner.h"
 
 /* ------------------------------------------------------------ kind of fiber */
 
@@ -77,6 +78,7 @@ make_fiber(PfThread *t, const Start *start)
     FiberObject *fiber = pf_fiber_alloc(t);
     if (fiber != NULL) {
         pf_task_set_kind(&fiber->core, &pf_virtual_ops);
+        (void)pf_owner_number(fiber); /* so that ended() is called */
         fiber->daemon = true;
         fiber->stack_size = start->stack_size;
         fiber->target = Py_NewRef((PyObject *)start->handle);

@@ -90,6 +90,17 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
+/* A raw fiber continues after a wait that ended for the reason `why`: the
+ * scheduler has it no longer. */
+static void
+raw_resumed(PfThread *t, FiberObject *self, int why)
+{
+    self->core.scheduler = NULL;
+    if (why != PF_WAKE_CANCEL) {
+        pf_parts_hooks.main_program->resumed(t, self);
+    }
+}
+
 /* Parks the running fiber.  Returns a pf_wake, or -1 with an exception.  A raw
  * fiber may wait, too; it belongs to the scheduler meanwhile. */
 static inline int
@@ -105,11 +116,8 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
     int why = pf_scheduler_park(&s->core, deadline);
     PyObject *waited_on = self->waiting_on;
     self->waiting_on = NULL;
-    if (raw) {
-        self->core.scheduler = NULL;
-        if (why != PF_WAKE_CANCEL) {
-            pf_parts_hooks.main_program->resumed(t, self);
-        }
+    if (PF_UNLIKELY(raw)) {
+        raw_resumed(t, self, why);
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
         why = resumed_by_transfer(t);
@@ -373,9 +381,8 @@ pf_wait_yield(PfThread *t)
         self->core.scheduler = &s->core;
     }
     pf_scheduler_yield(&s->core);
-    if (raw) {
-        self->core.scheduler = NULL;
-        pf_parts_hooks.main_program->resumed(t, self);
+    if (PF_UNLIKELY(raw)) {
+        raw_resumed(t, self, 0);
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
         return resumed_by_transfer(t);
@@ -396,9 +403,8 @@ pf_wait_run_now(PfThread *t, FiberObject *fresh)
         self->core.scheduler = &s->core;
     }
     pf_scheduler_run_now(&s->core, &fresh->core);
-    if (raw) {
-        self->core.scheduler = NULL;
-        pf_parts_hooks.main_program->resumed(t, self);
+    if (PF_UNLIKELY(raw)) {
+        raw_resumed(t, self, 0);
     }
     return PF_UNLIKELY(t->transfer != NULL) ? resumed_by_transfer(t) : 0;
 }
