@@ -758,9 +758,11 @@ def test_join_times_out_and_is_cancelled() -> None:
 
 def test_thread_that_is_ending_already_is_joined() -> None:
     def main() -> None:
-        thread = threading.Thread(target=int)
+        go = threading.Event()
+        thread = threading.Thread(target=go.wait)
         thread.start()
         with threading._active_limbo_lock:  # type: ignore[attr-defined]
+            go.set()
             while not in_delete(thread):
                 time.sleep(0)
             (joins,) = spawn_all(lambda: thread.join())

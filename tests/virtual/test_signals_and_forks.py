@@ -151,18 +151,19 @@ def test_forked_child_of_the_main_program_goes_on_after_the_block(
 ) -> None:
     status, out, err = command(
         """
-        import atexit, os, sys, threading, time, warnings
+        import atexit, os, sys, threading, warnings
         warnings.simplefilter("ignore")
         def waits():
             try:
-                time.sleep(0.1)
+                reaped.wait()
             finally:
                 print("other thread", os.getpid() == parent, flush=True)
-        parent = os.getpid()
+        parent, reaped = os.getpid(), threading.Event()
         threading.Thread(target=waits).start()
         atexit.register(lambda: print("at exit", os.getpid() == parent, flush=True))
         if pid := os.fork():
             print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            reaped.set()
         else:
             thread = threading.Thread(target=lambda: print("native", flush=True))
             thread.start()
