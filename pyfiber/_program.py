@@ -7,6 +7,7 @@ import os
 import pkgutil
 import runpy
 import sys
+from importlib.machinery import SourceFileLoader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,14 +85,19 @@ def run_file(path: str) -> None:
     with opened(path) as file:
         content = file.read()
     take_first_place(os.path.dirname(os.path.realpath(path)))
+    path = os.path.abspath(path)
     code = compile(content, path, "exec", dont_inherit=True)
     namespace: dict[str, object] = sys.modules["__main__"].__dict__
-    keep: dict[str, object] = {
-        name: namespace[name] for name in ("__builtins__", "__loader__") if name in namespace
-    }
+    keep = namespace.get("__builtins__")
     namespace.clear()
     namespace.update(
-        keep, __name__="__main__", __file__=path, __doc__=None, __package__=None, __spec__=None
+        __builtins__=keep,
+        __name__="__main__",
+        __file__=path,
+        __doc__=None,
+        __package__=None,
+        __loader__=SourceFileLoader("__main__", path),
+        __spec__=None,
     )
     exec(code, namespace)
 

@@ -133,12 +133,28 @@ def join(self: threading.Thread, timeout: float | None = None) -> None:
     end = vars(self).setdefault("_delete", EndOfThread(self))
     _awaited.add(end)
     until = None if timeout is None else _engine.now() + timeout
-    if threading._active.get(self.ident) is self and not end.event.wait(timeout):  # type: ignore[attr-defined]
+    if _calls_delete_later(self) and not end.event.wait(timeout):
         return
     _join(self, INSTANT)
     if self.is_alive():
         left = None if until is None else max(until - _engine.now(), 0)
         _joins.to_thread(_join, self, left)
+
+
+def _calls_delete_later(thread: threading.Thread) -> bool:
+    """Whether the thread will call an EndOfThread that has just become its ``_delete()``.
+
+    No if it is in that method already, or has ended. With the GIL held a thread is never between
+    its look-up of the method and the call.
+    """
+    frame = _current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not _delete_code:
+        frame = frame.f_back
+    return frame is None and threading._active.get(thread.ident) is thread  # type: ignore[attr-defined]
+
+
+_current_frames = sys._current_frames
+_delete_code = threading.Thread._delete.__code__  # type: ignore[attr-defined]
 
 
 def is_virtual(thread: threading.Thread) -> bool:

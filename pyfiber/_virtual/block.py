@@ -134,7 +134,7 @@ class VirtualThreads:
             undo.callback(shutdown.allow_thread_pools)
             self._main = shutdown.MainThread(self._session)
             undo.callback(self._main.restore)
-            undo.callback(table.install((*table.THREADS, *table.SIGNALS)).undo)
+            undo.callback(table.install((*table.THREADS, *table.MAIN)).undo)
             undo.callback(_patch_more().undo)
             self._undo = undo.pop_all()
         return self
@@ -150,7 +150,7 @@ class VirtualThreads:
             return
         with self._undo:
             try:
-                shutdown.end_thread_pools()
+                shutdown.end_thread_pools(self._session)
                 self._main.ends()
                 shutdown.wait_for_threads(self._session)
                 if self._at_end is not None:

@@ -7,6 +7,7 @@ program, then what its threads print, then what its exit functions print.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,10 @@ from pyfiber._virtual.block import TIME_SLICE, VirtualThreads
 
 if TYPE_CHECKING:
     import argparse
+    from types import TracebackType
+
+#: The folder of pyfiber's code, with a separator.
+_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 
@@ -63,11 +68,16 @@ def _run_ours() -> None:
         func, args, kwargs = _at_exit.pop()
         try:
             func(*args, **kwargs)
-        except SystemExit:
-            pass
         except BaseException as exc:
             print(f"Exception ignored in atexit callback {func!r}:", file=sys.stderr)
-            traceback.print_exception(exc)
+            traceback.print_exception(exc.with_traceback(_without_ours(exc.__traceback__)))
+
+
+def _without_ours(found: TracebackType | None) -> TracebackType | None:
+    """The traceback without pyfiber's own calls at its beginning, as the interpreter prints it."""
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_OWN):
+        found = found.tb_next
+    return found
 
 
 def _give_back() -> None:
@@ -114,7 +124,8 @@ def _report(exc: BaseException) -> BaseException:
             return exc
         print(exc.code, file=sys.stderr)
         return SystemExit(1)
-    sys.excepthook(type(exc), exc, exc.__traceback__)
+    found = _without_ours(exc.__traceback__)
+    sys.excepthook(type(exc), exc.with_traceback(found), found)
     if not isinstance(exc, KeyboardInterrupt):
         return SystemExit(1)
     sys.excepthook = lambda *_: None  # the traceback has been printed above

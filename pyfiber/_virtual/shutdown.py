@@ -8,12 +8,15 @@ which nothing waits.
 from __future__ import annotations
 
 import _thread
+import functools
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pyfiber import _engine
 from pyfiber._patch._threading import is_virtual
+from pyfiber._virtual import starting
 from pyfiber._virtual.starting import Session
 
 #: Modules whose thread pools end at the exit of the program, with the names of their exit
@@ -59,8 +62,26 @@ class MainThread:
         vars(self._thread).update(self._before)
 
 
-def end_thread_pools() -> None:
+def register_atexit(func: Callable[..., object], /, *args: Any, **kwargs: Any) -> None:
+    """``threading._register_atexit()``.
+
+    The functions of pools stay registered for the exit of the program, which may use pools again.
+    """
+    session = starting.session
+    name: Any = getattr(func, "__module__", None), getattr(func, "__name__", None)
+    if session is None or name in [pool[:2] for pool in POOLS]:
+        _register(func, *args, **kwargs)
+    else:
+        session.exits.append(functools.partial(func, *args, **kwargs))
+
+
+_register: Any = threading._register_atexit  # type: ignore[attr-defined]
+
+
+def end_thread_pools(session: Session) -> None:
     """Let the threads of pools end, as at the exit of the program."""
+    while session.exits:
+        session.exits.pop()()
     for name, function, _ in POOLS:
         if name in sys.modules:
             getattr(sys.modules[name], function)()

@@ -50,6 +50,8 @@ class Session:
         self.main_handle: _ThreadHandle | None = None
         #: Of new threads, in bytes; 0: the default.
         self.stack_size = 0
+        #: Called, the latest first, before the end of the program waits for threads.
+        self.exits: list[Callable[[], object]] = []
         #: No thread may be started any more.
         self.over = False
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pyfiber import _engine
 from pyfiber._patch._record import Record, modules
-from pyfiber._virtual import signals, starting
+from pyfiber._virtual import masks, shutdown, signals, starting
 
 
 class Row(NamedTuple):
@@ -56,13 +56,18 @@ THREADS = (
     Row("sys", "_current_exceptions", starting.current_exceptions, "shows fibers, too"),
 )
 
-#: Only for a block on the main thread: signals are the main program's.
-SIGNALS = (
+#: Only for a block on the main thread: signals and the program's end are the main program's.
+MAIN = (
     Row("signal", "signal", signals.signal, "handlers run in the main program's fiber"),
     Row("signal", "getsignal", signals.getsignal, "returns what the program has set"),
     Row("signal", "set_wakeup_fd", signals.set_wakeup_fd, "refuses in threads"),
     Row("signal", "pause", signals.pause, "parks"),
     Row("signal", "pthread_kill", signals.pthread_kill, "knows the numbers of fibers"),
+    Row("signal", "pthread_sigmask", masks.pthread_sigmask, "each thread has its own mask"),
+    Row("signal", "sigwait", masks.sigwait, "parks"),
+    Row("signal", "sigwaitinfo", masks.sigwaitinfo, "parks"),
+    Row("signal", "sigtimedwait", masks.sigtimedwait, "parks"),
+    Row("threading", "_register_atexit", shutdown.register_atexit, "for the end of the block"),
 )
 
 

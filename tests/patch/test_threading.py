@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import queue
 import re
+import sys
 import threading
 import time
 import weakref
@@ -753,6 +754,30 @@ def test_join_times_out_and_is_cancelled() -> None:
 
     pyfiber.run(main)
     assert "_delete" not in vars(thread)
+
+
+def test_thread_that_is_ending_already_is_joined() -> None:
+    def main() -> None:
+        go = threading.Event()
+        thread = threading.Thread(target=go.wait)
+        thread.start()
+        with threading._active_limbo_lock:  # type: ignore[attr-defined]
+            go.set()
+            while not in_delete(thread):
+                time.sleep(0)
+            (joins,) = spawn_all(lambda: thread.join())
+            pyfiber.sleep(0.001)
+        joins.result()
+
+    def in_delete(thread: threading.Thread) -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        names = []
+        while frame is not None:
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return "_delete" in names
+
+    pyfiber.run(main)
 
 
 def test_thread_that_was_joined_in_its_last_moment_is_freed_without_the_collector() -> None:

@@ -199,3 +199,18 @@ def test_servers_timers_and_multiprocessings_threads(prints: Prints) -> None:
         )
         == "{b'hello\\n'}\n[3, 2, 1]\nTrue\n"
     )
+
+
+def test_exit_functions_of_threading_run_before_threads_are_waited_for(child: Child) -> None:
+    done = child(
+        """
+        import pyfiber, threading
+        with pyfiber.virtual_threads():
+            stop = threading.Event()
+            threading.Thread(target=stop.wait).start()
+            threading._register_atexit(print, "last", end="")
+            threading._register_atexit(stop.set)
+        print(".")
+        """
+    )
+    assert done.stdout == "last.\n"

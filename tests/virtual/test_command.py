@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,29 @@ def test_ctrl_c_ends_the_process_by_the_signal(command: Command) -> None:
     )
     assert (code, out) == (-2, "")
     assert err.count("KeyboardInterrupt") == 1
+
+
+def test_what_is_printed_at_the_end_is_as_the_interpreter_prints_it(
+    command: Command, tmp_path: Path
+) -> None:
+    code, out, err = command(
+        """
+        import atexit, sys
+        print(__file__, __loader__.path)
+        atexit.register(sys.exit, 3)
+        atexit.register(int, "x")
+        raise KeyError
+        """
+    )
+    path = tmp_path / "program.py"
+    assert (code, out) == (1, f"{path} {path}\n")
+    assert err == (
+        "Traceback (most recent call last):\n"
+        f'  File "{path}", line 6, in <module>\n'
+        "    raise KeyError\n"
+        "KeyError\n"
+        "Exception ignored in atexit callback <class 'int'>:\n"
+        "ValueError: invalid literal for int() with base 10: 'x'\n"
+        "Exception ignored in atexit callback <built-in function exit>:\n"
+        "SystemExit: 3\n"
+    )

@@ -151,18 +151,19 @@ def test_forked_child_of_the_main_program_goes_on_after_the_block(
 ) -> None:
     status, out, err = command(
         """
-        import atexit, os, sys, threading, time, warnings
+        import atexit, os, sys, threading, warnings
         warnings.simplefilter("ignore")
         def waits():
             try:
-                time.sleep(0.1)
+                reaped.wait()
             finally:
                 print("other thread", os.getpid() == parent, flush=True)
-        parent = os.getpid()
+        parent, reaped = os.getpid(), threading.Event()
         threading.Thread(target=waits).start()
         atexit.register(lambda: print("at exit", os.getpid() == parent, flush=True))
         if pid := os.fork():
             print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            reaped.set()
         else:
             thread = threading.Thread(target=lambda: print("native", flush=True))
             thread.start()
@@ -202,3 +203,94 @@ def test_processes_of_multiprocessing_talk_to_threads(
         """
     )
     assert (status, out, err) == (0, "fork True 0\nspawn True 0\n", "")
+
+
+def test_child_of_a_thread_is_never_preempted(prints: Prints) -> None:
+    """The copies of the other threads are ready in the child, and must not go on there."""
+    assert (
+        prints(
+            """
+            import os, sys, threading, time, warnings
+            warnings.simplefilter("ignore")
+            sys.setswitchinterval(1e-4)
+            def forks():
+                if pid := os.fork():
+                    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    return
+                end = time.perf_counter() + 0.02
+                while time.perf_counter() < end:
+                    pass
+                os._exit(0 if os.getpid() not in went_on else 1)
+            def computes():
+                while not done:
+                    went_on.add(os.getpid())
+            went_on, done = set(), []
+            threading.Thread(target=computes).start()
+            thread = threading.Thread(target=forks)
+            thread.start()
+            thread.join()
+            done.append(1)
+            """
+        )
+        == "0\n"
+    )
+
+
+def test_sigwait_parks(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import os, signal, threading
+            def sends():
+                os.kill(os.getpid(), signal.SIGUSR1)
+            def waits():
+                print(signal.sigwait([signal.SIGUSR1]) is signal.SIGUSR1)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            thread = threading.Thread(target=waits)
+            thread.start()
+            sends()
+            thread.join()
+            threading.Timer(0.001, sends).start()
+            print(signal.sigwaitinfo([signal.SIGUSR1]).si_signo == signal.SIGUSR1)
+            print(signal.sigtimedwait([signal.SIGUSR1], 0.002))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+            threading.Timer(0.001, sends).start()
+            waits()
+            print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            """
+        )
+        == "True\nTrue\nNone\nTrue\nset()\n"
+    )
+
+
+def test_thread_that_blocks_signals_keeps_none_from_the_main_program(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import os, signal, threading
+            def blocks():
+                print(signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()))
+                left = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+                print(left == signal.valid_signals())
+                left = signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
+                print(left == signal.valid_signals() - {signal.SIGINT})
+                print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGTERM})
+                for how, mask in ((77, []), (signal.SIG_BLOCK, [1000]), (signal.SIG_BLOCK, [""])):
+                    try:
+                        signal.pthread_sigmask(how, mask)
+                    except (OSError, ValueError, TypeError) as exc:
+                        print(type(exc).__name__)
+                done.wait()
+            done = threading.Event()
+            threading.Thread(target=blocks).start()
+            print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                print("interrupted")
+            done.set()
+            """
+        )
+        == "set()\nTrue\nTrue\nTrue\nOSError\nValueError\nTypeError\nset()\ninterrupted\n"
+    )

@@ -216,6 +216,11 @@ def test_join_with_timeout_returns_and_any_number_may_join(prints: Prints) -> No
             thread.start()
             thread.join(0)
             thread.join(0.01)
+            for endless in (1e300, float("inf"), float("nan")):
+                try:
+                    thread.join(endless)
+                except (OverflowError, ValueError) as exc:
+                    print(type(exc).__name__)
             print(thread.is_alive())
             joined = []
             def join():
@@ -232,7 +237,7 @@ def test_join_with_timeout_returns_and_any_number_may_join(prints: Prints) -> No
             print(len(joined), thread.is_alive())
             """
         )
-        == "True\n6 False\n"
+        == "OverflowError\nOverflowError\nValueError\nTrue\n6 False\n"
     )
 
 

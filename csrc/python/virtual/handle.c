@@ -146,14 +146,20 @@ wait_once(PfHandle *self, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* Converts the timeout of join(): none if it is negative. */
+/* Converts the timeout of join(): none if it is negative.  Refuses one that
+ * the interpreter's join() cannot represent. */
 static int
 join_deadline(PyObject *timeout, int64_t *deadline)
 {
     int64_t ns = PF_NEVER;
-    if (timeout != Py_None &&
-        pf_arguments_seconds(timeout, "timeout", &ns) < 0) {
-        return -1;
+    if (timeout != Py_None) {
+        if (pf_arguments_seconds(timeout, "timeout", &ns) < 0) {
+            return -1;
+        }
+        if (ns == PF_NEVER) {
+            PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
+            return -1;
+        }
     }
     *deadline = ns < 0 || ns == PF_NEVER ? PF_NEVER
                 : ns == 0                ? PF_NOW
