@@ -305,6 +305,8 @@ class Runner:
         network = self.program.network
         if network is not None:
             network.on_event = getattr(trace, "note", None)
+        if self.simulated is not None:
+            self.simulated.on_failure = getattr(trace, "fails", None)
         self.explorer.configure(
             strategy=strategy,
             seed=seed & MASK,
