@@ -31,8 +31,7 @@ class Path:
     ) -> None:
         if len(self.places) == MOST:
             return
-        if what == POINT:
-            frame = sys._getframe(1)
+        if what == POINT and (frame := outside(sys._getframe(1))) is not None:
             self.places.append((frame.f_code.co_filename, frame.f_lineno, ""))
         elif what == RUNS and fiber is not None:
             at = outside(fiber.frame)

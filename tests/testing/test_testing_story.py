@@ -11,6 +11,7 @@ import pytest
 
 from pyfiber import Lock, spawn
 from pyfiber.testing import ScheduleFailure, explore, replay
+from pyfiber.testing.story import where
 from tests.testing.races import join_all
 from tests.testing.textbook import TEXTBOOK
 
@@ -158,3 +159,8 @@ def test_page_of_html_has_a_lane_for_each_fiber() -> None:
     assert "is interrupted before" in text
     assert "has read .value" in text
     assert "pf2-" in text
+
+
+def test_file_whose_name_says_nothing_is_shown_with_its_package() -> None:
+    assert where("/lib/cache/__init__.py", 3) == "cache/__init__.py:3"
+    assert where("/lib/cache/store.py", 3) == "store.py:3"
