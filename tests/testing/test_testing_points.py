@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -384,16 +385,18 @@ def test_other_tools_of_sys_monitoring_keep_their_events() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
-def test_no_free_tool_id_is_refused() -> None:
+def test_no_free_tool_id_is_refused_and_nothing_stays_replaced() -> None:
+    before = time.sleep, threading.Thread.start, os.urandom
     monitoring = sys.monitoring
     monitoring.use_tool_id(3, "one")
     monitoring.use_tool_id(4, "other")
     try:
         with pytest.raises(RuntimeError, match="one, other use both that are free"):
-            explore(race("add_in_two_lines"), switch="line")
+            explore(race("add_in_two_lines"), switch="line", threads="simulated")
     finally:
         monitoring.free_tool_id(3)
         monitoring.free_tool_id(4)
+    assert (time.sleep, threading.Thread.start, os.urandom) == before
 
 
 def test_trace_function_keeps_its_events() -> None:
