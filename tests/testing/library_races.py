@@ -74,6 +74,7 @@ def together(*targets: Callable[[], object]) -> None:
 
 
 GITHUB = "https://github.com/"
+FRONTRUN = GITHUB + "lucaswiman/frontrun/blob/main/docs/case_studies.rst"  # found these two
 DISTUTILS = "setuptools<81"  # has distutils and pkg_resources, which Python has no longer
 
 
@@ -220,7 +221,7 @@ def sqlalchemy_connect() -> None:
 @race(
     broken="python-socketio==5.18.1",
     fixed=None,
-    link="",
+    link=FRONTRUN,
     shows="AssertionError: {'",
     what="two clients enter a room of a new namespace: one of them is not in it",
     include=("socketio",),
@@ -239,7 +240,7 @@ def socketio_enter_room() -> None:
 @race(
     broken="python-http-client==3.3.7",
     fixed=None,
-    link="",
+    link=FRONTRUN,
     shows="AssertionError",
     what="two requests with headers of their own: one is sent with the other's header",
     include=("python_http_client",),
@@ -498,12 +499,12 @@ def table() -> Iterator[str]:
             found = explored(name, folder)
         numbers = sorted(each["number"] for each in found)
         package = case.broken.replace("==", " ")
-        shown = f"[{package}]({case.link})" if case.link else package
         verdict = found[0]["verdict"].partition(";")[0].partition(" of ")[0]
         fixed = case.fixed.partition("==")[2] if case.fixed else "no"
+        middle = numbers[len(numbers) // 2]
         yield (
-            f"| {shown} | {case.what} | {numbers[len(numbers) // 2]} ({numbers[-1]}) "
-            f"| {verdict} | {fixed} |"
+            f"| [{package}]({case.link}) | {case.what} | {middle} ({numbers[-1]}) | {verdict} "
+            f"| {fixed} |"
         )
 
 
