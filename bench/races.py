@@ -9,7 +9,7 @@ Each explorer runs the same programs:
 - three threads that do so three times each, with a lock.
 
 The first table has schedules a second. Nothing is asserted, so every schedule runs to its end; the
-explorers are asked for a thousand schedules again and again, each in a process of its own, and the
+explorers are asked for a thousand schedules again and again, each in a separate process, and the
 best of three rounds counts. The second table has the schedules and the milliseconds until the lost
 update of the counter without a lock is reported: the median of the seeds. frontrun's DPOR draws
 nothing, and finds the same each time. pyfiber's time includes the shrinking of the schedule, and
