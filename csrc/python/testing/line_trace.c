@@ -213,6 +213,19 @@ pf_line_trace_replaced(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
+/* Called by a thread of the program that is a fiber of the run, and so has its
+ * own trace function. */
+PyObject *
+pf_line_trace_thread(PyObject *module, PyObject *ignored)
+{
+    (void)module, (void)ignored;
+    PyObject *points = points_here();
+    if (points != NULL && pf_line_trace_begin((PfPointsObject *)points) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 PyObject *
 pf_line_trace_object(PyObject *module, PyObject *ignored)
 {

@@ -63,6 +63,7 @@ extern PyType_Spec pf_line_trace_spec;
 extern PyTypeObject *pf_line_trace_type;
 /* The module's functions _trace_replaced and _trace_object. */
 PyObject *pf_line_trace_replaced(PyObject *module, PyObject *ignored);
+PyObject *pf_line_trace_thread(PyObject *module, PyObject *ignored);
 PyObject *pf_line_trace_object(PyObject *module, PyObject *ignored);
 #endif
 
