@@ -329,19 +329,3 @@ if sys.version_info < (3, 12):
         yield sys, "gettrace", _engine._trace_object
 
     TRACE_HOOKS = Shared(trace_hooks)
-
-    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function for a thread that has its own trace function: begin with the run's."""
-
-        @wraps(function)
-        def begin(*args: Any, **kwargs: Any) -> Any:
-            _engine._trace_thread()
-            return function(*args, **kwargs)
-
-        return begin
-
-else:
-
-    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function for a thread."""
-        return function

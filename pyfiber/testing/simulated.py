@@ -23,7 +23,6 @@ from pyfiber._virtual import shutdown, starting, table
 from pyfiber.testing.errors import NeverAwaitedError
 from pyfiber.testing.guards import Change, Shared
 from pyfiber.testing.machines import on_this_machine
-from pyfiber.testing.points import traced
 from pyfiber.testing.report import format_failure
 
 POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
@@ -43,7 +42,7 @@ class Session(starting.Session):
 
     def start(self, handle: _engine._ThreadHandle, function: Any, *args: Any, **kwargs: Any) -> int:
         """Start a thread on the caller's machine; its fiber gets the thread's name for reports."""
-        ident = super().start(handle, traced(on_this_machine(function)), *args, **kwargs)
+        ident = super().start(handle, on_this_machine(function), *args, **kwargs)
         name = getattr(getattr(function, "__self__", None), "name", None)
         if handle._fiber is not None and isinstance(name, str):
             handle._fiber.name = name

@@ -636,8 +636,6 @@ static PyMethodDef functions[] = {
 #if PF_TRACES_POINTS
     {"_trace_replaced", pf_line_trace_replaced, METH_NOARGS,
      "sys.settrace() was called: put a run's trace function in front again."},
-    {"_trace_thread", pf_line_trace_thread, METH_NOARGS,
-     "Put a run's trace function in front in a thread that is a fiber."},
     {"_trace_object", pf_line_trace_object, METH_NOARGS,
      "What sys.gettrace() returns outside of a run."},
 #endif

@@ -148,24 +148,27 @@ int
 pf_line_trace_begin(PfPointsObject *points)
 {
     PyThreadState *ts = PyThreadState_Get();
-    Chain *chain = chain_new((PyObject *)points, pystate_trace_function(ts),
-                             pystate_trace_object(ts));
-    if (chain == NULL) {
-        return -1;
+    if (pystate_trace_function(ts) != trace) {
+        Chain *chain =
+            chain_new((PyObject *)points, pystate_trace_function(ts),
+                      pystate_trace_object(ts));
+        if (chain == NULL) {
+            return -1;
+        }
+        PyEval_SetTrace(trace, (PyObject *)chain);
+        Py_DECREF(chain);
     }
-    PyEval_SetTrace(trace, (PyObject *)chain);
-    Py_DECREF(chain);
-    if (!pf_points_gil(points)) {
-        return 0;
-    }
-    chain = chain_new((PyObject *)points, pystate_profile_function(ts),
+    if (pf_points_gil(points) && pystate_profile_function(ts) != profile) {
+        Chain *chain =
+            chain_new((PyObject *)points, pystate_profile_function(ts),
                       pystate_profile_object(ts));
-    if (chain == NULL) {
-        pf_line_trace_end();
-        return -1;
+        if (chain == NULL) {
+            pf_line_trace_end();
+            return -1;
+        }
+        PyEval_SetProfile(profile, (PyObject *)chain);
+        Py_DECREF(chain);
     }
-    PyEval_SetProfile(profile, (PyObject *)chain);
-    Py_DECREF(chain);
     return 0;
 }
 
@@ -213,17 +216,12 @@ pf_line_trace_replaced(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Called by a thread of the program that is a fiber of the run, and so has its
- * own trace function. */
-PyObject *
-pf_line_trace_thread(PyObject *module, PyObject *ignored)
+/* The running fiber has got its own trace function. */
+int
+pf_line_trace_own(void)
 {
-    (void)module, (void)ignored;
     PyObject *points = points_here();
-    if (points != NULL && pf_line_trace_begin((PfPointsObject *)points) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return points == NULL ? 0 : pf_line_trace_begin((PfPointsObject *)points);
 }
 
 PyObject *
