@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyfiber.testing import report
-from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.errors import NondeterminismError, ScheduleFailure
 from pyfiber.testing.found import Found, differs, failure, signature
 from pyfiber.testing.parting import Path
 from pyfiber.testing.points import EVERYTHING
@@ -262,6 +262,14 @@ def verdict(program: Program, how: How, exc: BaseException) -> str:
     if program.switch == "gil":
         return "can happen"
     gil = replace(program, switch="gil")
+    try:
+        return verdict_with_gil(gil, how, exc)
+    except NondeterminismError:  # of code that is interrupted there alone
+        return "not known, as runs of one schedule with switch='gil' differ"
+
+
+def verdict_with_gil(gil: Program, how: How, exc: BaseException) -> str:
+    """Search for the same failure where a GIL lets threads switch."""
     found, search = same_failure(gil, replace(how, strategy="mix"), exc)
     if found is None:
         # Libraries give up the GIL as well, so these count before anything is ruled out.
