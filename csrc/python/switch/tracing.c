@@ -10,6 +10,7 @@
 
 #include "python/core/facade.h"
 #include "python/core/tstate.h"
+#include "python/task/explore.h"
 
 struct PfTrace {
     /* The trace function that is not in the thread state: the thread's while
@@ -231,6 +232,9 @@ trace_new(PyThreadState *ts, PyObject *hook)
         return NULL;
     }
     Py_DECREF(done);
+    if (pf_explore_traced() < 0) {
+        PyErr_WriteUnraisable(hook);
+    }
     return trace;
 }
 
@@ -256,9 +260,11 @@ pf_tracing_begin_slow(PfThread *t, FiberObject *self)
 {
     PyThreadState *ts = t->tstate;
     if (pf_fiber_kind(self)->is_thread) {
-        if (pf_tracing_own(t) < 0) {
+        pf_thread_no_switch_begin(t, "while a thread gets a trace function");
+        if (pf_tracing_own(t) < 0 || pf_explore_traced() < 0) {
             PyErr_WriteUnraisable((PyObject *)self);
         }
+        pf_thread_no_switch_end(t);
         return;
     }
     if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
