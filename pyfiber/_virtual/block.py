@@ -13,7 +13,7 @@ from pyfiber._engine import Fiber, FiberError, Scheduler
 from pyfiber._native import is_native
 from pyfiber._patch import patch
 from pyfiber._patch._record import Record
-from pyfiber._virtual import forks, pipes, shutdown, signals, table
+from pyfiber._virtual import async_exc, forks, pipes, shutdown, signals, table
 from pyfiber._virtual.starting import Session
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ def _end_signals() -> None:
 
 
 def _patch_more() -> Record:
-    """Let calls park that patch() leaves alone, but in which a program's threads may wait."""
+    """Change what patch() leaves alone, since it knows no threads that are fibers."""
     record = Record()
     pipes.apply(record)
+    async_exc.apply(record)
     record.bind_names()
     return record
 
@@ -150,6 +151,8 @@ class VirtualThreads:
             return
         with self._undo:
             try:
+                if not self._main.has_ended():
+                    shutdown.call_exits(self._session)
                 shutdown.end_thread_pools()
                 self._main.ends()
                 shutdown.wait_for_threads(self._session)

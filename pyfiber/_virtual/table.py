@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pyfiber import _engine
 from pyfiber._patch._record import Record, modules
-from pyfiber._virtual import signals, starting
+from pyfiber._virtual import shutdown, signals, starting
 
 
 class Row(NamedTuple):
@@ -48,8 +48,12 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
+    Row("_thread", "_shutdown", shutdown.thread_shutdown, "joins fibers, too"),
+    Row("threading", "_register_atexit", shutdown.register_atexit, "called before fibers are joined"),
     Row("sys", "settrace", _engine.settrace, "each thread has its own trace function"),
     Row("sys", "setprofile", _engine.setprofile, "each thread has its own profile function"),
+    Row("sys", "_settraceallthreads", starting.settrace_all, "reaches fibers, too"),
+    Row("sys", "_setprofileallthreads", starting.setprofile_all, "reaches fibers, too"),
     Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
     Row("sys", "getswitchinterval", starting.get_switch_interval, "returns the time slice"),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),
