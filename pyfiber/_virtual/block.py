@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,26 @@ def _refuse() -> None:
         )
 
 
+def _stand_in_for_greenlet() -> None:
+    """Give each thread greenlets of its own, by pyfiber.greenlet, if greenlet is installed.
+
+    The package greenlet has one set of greenlets for all fibers of a thread. When two fibers switch
+    greenlets, it copies one's stack over the other's.
+    """
+    _engine._load("pyfiber.greenlet")
+    from pyfiber import greenlet
+
+    there = sys.modules.get("greenlet")
+    if there is not None and there is not greenlet:
+        raise FiberError(
+            f"virtual_threads() after greenlet has been imported, from {getattr(there, '__file__', None)}: call"
+            " pyfiber.greenlet.install() before whatever imports it, or run the program by"
+            " python -m pyfiber run --virtual-threads"
+        )
+    if there is not None or importlib.util.find_spec("greenlet") is not None:
+        greenlet.install()
+
+
 def _is_the_programs(thread: threading.Thread) -> bool:
     return not (
         thread is threading.main_thread()
@@ -118,6 +140,7 @@ class VirtualThreads:
 
     def __enter__(self) -> Self:
         _refuse()
+        _stand_in_for_greenlet()
         self._pid = os.getpid()
         with contextlib.ExitStack() as undo:
             undo.callback(patch().undo)
