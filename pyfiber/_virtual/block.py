@@ -81,18 +81,19 @@ def _refuse() -> None:
 
 
 def _stand_in_for_greenlet() -> None:
-    """Give each thread greenlets of its own, by pyfiber.greenlet, if greenlet is installed.
+    """Give each thread separate greenlets, by pyfiber.greenlet, if greenlet is installed.
 
     The package greenlet has one set of greenlets for all fibers of a thread. When two fibers switch
-    greenlets, it copies one's stack over the other's.
+    greenlets, greenlet copies the stack of one fiber over that of the other.
     """
     _engine._load("pyfiber.greenlet")
     from pyfiber import greenlet
 
     there = sys.modules.get("greenlet")
     if there is not None and there is not greenlet:
+        file = getattr(there, "__file__", None)
         raise FiberError(
-            f"virtual_threads() after greenlet has been imported, from {getattr(there, '__file__', None)}: call"
+            f"virtual_threads() after greenlet has been imported, from {file}: call"
             " pyfiber.greenlet.install() before whatever imports it, or run the program by"
             " python -m pyfiber run --virtual-threads"
         )

@@ -49,7 +49,7 @@ THREADS = (
         everywhere=False,
     ),
     Row("_thread", "_shutdown", shutdown.thread_shutdown, "joins fibers, too"),
-    Row("threading", "_register_atexit", shutdown.register_atexit, "called before fibers are joined"),
+    Row("threading", "_register_atexit", shutdown.register_atexit, "calls before fibers end"),
     Row("sys", "settrace", _engine.settrace, "each thread has its own trace function"),
     Row("sys", "setprofile", _engine.setprofile, "each thread has its own profile function"),
     Row("sys", "_settraceallthreads", starting.settrace_all, "reaches fibers, too"),
