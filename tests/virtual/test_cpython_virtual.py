@@ -26,9 +26,7 @@ THREADING = {
     "test_join_nondaemon_on_shutdown": "it compares the text of time.sleep, which is a gate's",
 }
 if sys.version_info[:2] == (3, 12):
-    THREADING["test_start_new_thread_at_exit"] = (
-        "exit functions may start threads, as in 3.11, 3.13"
-    )
+    THREADING["test_start_new_thread_at_exit"] = "exit functions may start threads here"
 LOGGING = {"test_relativeCreated_has_higher_precision": IMPORTED_FIRST}
 
 LEFT_OUT: dict[str, dict[str, str]] = {
