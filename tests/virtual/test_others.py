@@ -251,3 +251,48 @@ def test_function_before_threads_end_may_fail_and_cannot_add_another(command: Co
     )
     assert (code, out) == (0, "")
     assert "RuntimeError: can't register atexit after shutdown" in err
+
+
+def test_threads_whose_stacks_were_moved_are_reached(prints: Prints) -> None:
+    assert (
+        prints(
+            RAISES
+            + """
+import sys
+def work():
+    sys.setprofile(own)
+    begun.release()
+    try:
+        go.acquire()
+        for _ in range(100):
+            pass
+    except Stop:
+        sys.setprofile(None)
+        stopped.append(1)
+    else:
+        if set_in_all:
+            found.append(sys.getprofile())
+def own(*args):
+    pass
+def of_all(*args):
+    pass
+begun, go = threading.Semaphore(0), threading.Semaphore(0)
+stopped, found = [], []
+set_in_all = getattr(threading, "setprofile_all_threads", None)
+threads = [threading.Thread(target=work) for _ in range(1500)]
+for thread in threads:
+    thread.start()
+for _ in threads:
+    begun.acquire()
+if set_in_all:
+    set_in_all(of_all)
+for thread in threads[::2]:
+    assert raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(Stop)) == 1
+go.release(len(threads))
+for thread in threads:
+    thread.join()
+print(len(stopped), not set_in_all or found == [of_all] * 750)
+"""
+        )
+        == "750 True\n"
+    )

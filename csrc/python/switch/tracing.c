@@ -61,7 +61,9 @@ leave(PyThreadState *ts, PfTrace *trace)
 }
 
 /* The interpreter's pending call.  If another fiber runs by now, the next
- * switch to the target asks for another call. */
+ * switch to the target asks for another call.  In a no-switch region the
+ * exception would end pyfiber's own code, or a finalizer, where it is only
+ * reported: so the call comes again. */
 static int
 raise_thrown(void *ignored)
 {
@@ -70,6 +72,10 @@ raise_thrown(void *ignored)
     PfTrace *trace = t == NULL ? NULL : CURRENT(t)->saved->trace;
     PyObject *exc = trace == NULL ? NULL : trace->thrown;
     if (exc == NULL) {
+        return 0;
+    }
+    if (t->no_switch != 0) {
+        (void)Py_AddPendingCall(raise_thrown, NULL);
         return 0;
     }
     trace->thrown = NULL;
