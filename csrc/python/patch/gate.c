@@ -349,7 +349,8 @@ pf_patch_init(PyObject *module)
 {
     return pf_gate_init(module) < 0 || pf_standard_init(module) < 0 ||
                    pf_lot_init(module) < 0 || pf_methods_init(module) < 0 ||
-                   pf_patch_lock_init(module) < 0
+                   pf_patch_lock_init(module) < 0 ||
+                   pf_patch_event_init(module) < 0
                ? -1
                : pf_patch_local_init(module);
 }
