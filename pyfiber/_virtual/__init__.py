@@ -1,6 +1,8 @@
 """``virtual_threads()``: every thread that the program starts is a fiber.
 
     starting.py   starts threads as fibers, says which thread runs
+    events.py     events without Conditions
+    lean.py       what a Thread object does for itself, done once for many
     signals.py    handlers of signals run in the main program
     shutdown.py   the end of the block, as the end of a program
     forks.py      the child of a fork

@@ -13,7 +13,7 @@ from pyfiber._engine import Fiber, FiberError, Scheduler
 from pyfiber._native import is_native
 from pyfiber._patch import patch
 from pyfiber._patch._record import Record
-from pyfiber._virtual import events, forks, pipes, shutdown, signals, table
+from pyfiber._virtual import events, forks, lean, pipes, shutdown, signals, table
 from pyfiber._virtual.starting import Session
 
 if TYPE_CHECKING:
@@ -93,10 +93,11 @@ def _end_signals() -> None:
 
 
 def _patch_more() -> Record:
-    """Let calls park that patch() leaves alone, but in which a program's threads may wait."""
+    """Let calls park that patch() leaves alone, and very many threads cost little."""
     record = Record()
     pipes.apply(record)
     events.apply(record)
+    lean.apply(record)
     record.bind_names()
     return record
 

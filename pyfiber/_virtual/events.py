@@ -1,4 +1,4 @@
-"""``threading.Event`` and what a Thread keeps, in less memory: csrc/python/patch/event.c.
+"""``threading.Event`` in less memory: csrc/python/patch/event.c.
 
 An Event of exactly this class has no Condition until somebody needs one. Subclasses have the
 standard methods, as they may replace some of them.

@@ -34,7 +34,6 @@ original["_current_frames"] = sys._current_frames
 original["setswitchinterval"] = sys.setswitchinterval
 original["getswitchinterval"] = sys.getswitchinterval
 original["_current_exceptions"] = sys._current_exceptions
-original["_make_invoke_excepthook"] = threading._make_invoke_excepthook  # type: ignore[attr-defined]
 
 #: The smallest stack for which a fiber may ask.
 SMALLEST_STACK = _engine._facts()["min_stack_size"]
@@ -160,23 +159,6 @@ def set_sentinel() -> Any:
         return original["_set_sentinel"]()
     handle._sentinel = lock = _thread.allocate_lock()
     return lock
-
-
-#: The function that reports what a thread raises, after the hooks that it keeps.
-_reporter: tuple[Any, ...] = (None, None, None, None)
-
-
-def make_invoke_excepthook() -> Callable[[threading.Thread], None]:
-    """``threading._make_invoke_excepthook()``: threads share the function while the hooks stay.
-
-    The function with all that it keeps takes 0.4 KB.
-    """
-    global _reporter
-    last = _reporter
-    hooks = threading.excepthook, sys.excepthook, print
-    if last[0] is not hooks[0] or last[1] is not hooks[1] or last[2] is not hooks[2]:
-        _reporter = last = *hooks, original["_make_invoke_excepthook"]()
-    return last[3]  # type: ignore[no-any-return]
 
 
 def stack_size(size: int = 0, /) -> int:

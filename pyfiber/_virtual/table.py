@@ -48,13 +48,6 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
-    Row(
-        "threading",
-        "_make_invoke_excepthook",
-        starting.make_invoke_excepthook,
-        "makes one function for all threads",
-        everywhere=False,
-    ),
     Row("sys", "settrace", _engine.settrace, "each thread has its own trace function"),
     Row("sys", "setprofile", _engine.setprofile, "each thread has its own profile function"),
     Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
