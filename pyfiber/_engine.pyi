@@ -1,4 +1,5 @@
 import sys
+import threading
 from _thread import LockType
 from collections.abc import (
     Awaitable,

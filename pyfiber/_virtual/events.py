@@ -45,7 +45,7 @@ def clear(self: Any) -> None:
 @functools.wraps(_wait)
 def wait(self: Any, timeout: float | None = None) -> bool:
     signaled = _engine._event_wait(self, timeout)
-    return _wait(self, timeout) if signaled is None else signaled  # type: ignore[no-any-return]
+    return _wait(self, timeout) if signaled is None else signaled
 
 
 @functools.wraps(_at_fork_reinit)
@@ -73,7 +73,7 @@ def _make(event: threading.Event) -> tuple[threading.Condition, Turn]:
 
 
 def apply(record: Record) -> None:
-    """Make events light. Those that have no Condition at the end get theirs when they need it."""
+    """Make events light. An event that has no Condition at the end gets one when needed."""
     Event._cond = _engine._event_condition(Event, _make)
     record.replace(Event, "__init__", init)
     record.replace(Event, "set", set)

@@ -327,9 +327,8 @@ def test_very_many_waiting_threads_share_stacks(prints: Prints) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 def test_target_gets_its_arguments(prints: Prints, number: int) -> None:
-    assert (
-        prints(
-            f"""
+    assert prints(
+        f"""
             import threading
             def work(*args, **kwargs):
                 print(args, kwargs)
@@ -342,8 +341,4 @@ def test_target_gets_its_arguments(prints: Prints, number: int) -> None:
                 thread.join()
                 print(hasattr(thread, "_target"))
             """
-        )
-        == "".join(
-            f"{tuple(range(number))} {kwargs}\n" * 2 + "False\n" for kwargs in ({}, {"a": 1})
-        )
-    )
+    ) == "".join(f"{tuple(range(number))} {kwargs}\n" * 2 + "False\n" for kwargs in ({}, {"a": 1}))

@@ -31,13 +31,14 @@
 
 static PyObject *name_of_condition, *name_of_flag; /* constant after import */
 
-/* The class's attribute; constant after import of pyfiber._virtual.events. */
+/* The class's attribute. */
 typedef struct LazyObject {
     PyObject_HEAD
     PyObject *event_class;
     PyObject *make; /* make(event): a Condition and a turn */
 } LazyObject;
-static LazyObject *lazy;
+
+static LazyObject *lazy; /* constant after import of pyfiber._virtual.events */
 static PyTypeObject *lazy_type; /* constant after import */
 
 /* shared, behind the GIL: is_light() looks, so lazy_get() makes nothing */
@@ -201,8 +202,8 @@ add_turns(PyObject *event, PyObject *condition, PyObject *turn)
 {
     PyObject *turns = PyObject_GetAttrString(condition, "_waiters");
     PfWaitq *waiters = waiters_of(event);
-    PyObject *list = waiters == NULL ? PyList_New(0)
-                                     : pf_waitq_list(waiters, NULL);
+    PyObject *list =
+        waiters == NULL ? PyList_New(0) : pf_waitq_list(waiters, NULL);
     Py_ssize_t count = list == NULL ? 0 : PyList_GET_SIZE(list);
     int rc = turns == NULL || list == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < count; i++) {
