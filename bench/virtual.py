@@ -2,10 +2,10 @@
 
     python -m bench.virtual [--quick] [SUBJECT...]
 
-Each measurement has a process of its own. The program is the same for all subjects, and starts
+Each measurement has a separate process. The program is the same for all subjects, and starts
 `threading.Thread` objects:
 
-- waiting: each thread waits for a `threading.Event` of its own. The table has the memory that the
+- waiting: each thread waits for a separate `threading.Event`. The table has the memory that the
   process gains for each thread, with its Thread object and its Event (VmRSS and VmPTE, so without
   the kernel's own stacks of native threads), and the processor time for each thread: to make
   Thread and Event, to start the thread, and to set the Event and join the thread.
@@ -16,6 +16,7 @@ Each measurement has a process of its own. The program is the same for all subje
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def waiting(number: int) -> Figures:
         thread.join()
     times.append(time.process_time())
     make, start, end = (
-        (after - before) / number * 1e6 for before, after in zip(times, times[1:], strict=False)
+        (after - before) / number * 1e6 for before, after in itertools.pairwise(times)
     )
     return {"bytes": held / number, "make": make, "start": start, "end": end}
 
