@@ -202,3 +202,29 @@ def test_processes_of_multiprocessing_talk_to_threads(
         """
     )
     assert (status, out, err) == (0, "fork True 0\nspawn True 0\n", "")
+
+
+def test_child_of_a_fork_in_a_thread_is_not_preempted(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import os, threading, time
+            pids = []
+            parent = os.getpid()
+            def work():
+                pid = os.fork()
+                if pid == 0:
+                    end = time.process_time() + 0.05  # ten slices
+                    while time.process_time() < end:
+                        pass
+                    os._exit(0)
+                pids.append(pid)
+            threading.Thread(target=work).start()
+            while not pids:  # ready all the time: the child has a copy of this
+                if os.getpid() != parent:
+                    os._exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]))
+            """
+        )
+        == "0\n"
+    )
