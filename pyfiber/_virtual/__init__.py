@@ -1,6 +1,8 @@
 """``virtual_threads()``: every thread that the program starts is a fiber.
 
     starting.py   starts threads as fibers, says which thread runs
+    events.py     events without Conditions
+    lean.py       what a Thread object does for itself, done once for many
     signals.py    handlers of signals run in the main program
     masks.py      masks of signals, and sigwait()
     async_exc.py  exceptions that one thread raises in another

@@ -15,7 +15,7 @@ from pyfiber._engine import Fiber, FiberError, Scheduler
 from pyfiber._native import is_native
 from pyfiber._patch import patch
 from pyfiber._patch._record import Record
-from pyfiber._virtual import async_exc, forks, pipes, shutdown, signals, table
+from pyfiber._virtual import async_exc, events, forks, lean, pipes, shutdown, signals, table
 from pyfiber._virtual.starting import Session
 
 if TYPE_CHECKING:
@@ -116,9 +116,11 @@ def _end_signals() -> None:
 
 
 def _patch_more() -> Record:
-    """Change what patch() leaves alone, since it knows no threads that are fibers."""
+    """Let calls park that patch() leaves alone, and very many threads cost little."""
     record = Record()
     pipes.apply(record)
+    events.apply(record)
+    lean.apply(record)
     async_exc.apply(record)
     record.bind_names()
     return record

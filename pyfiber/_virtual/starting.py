@@ -106,9 +106,10 @@ session: Session | None = None
 
 def _session_for(function: object) -> Session | None:
     """The session whose scheduler the new thread belongs to; None: start a native thread."""
-    if session is None or not session.takes() or is_native(getattr(function, "__self__", None)):
+    if session is None or not session.takes():
         return None
-    return session
+    thread = getattr(function, "__self__", None)
+    return None if isinstance(thread, threading.Thread) and is_native(thread) else session
 
 
 def _thread_of(function: object) -> Any:

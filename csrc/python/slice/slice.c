@@ -95,12 +95,13 @@ takes_turns(const FiberObject *self, const SchedulerObject *s)
                            : pf_parts_hooks.main_program->is_main(self);
 }
 
-/* In the child of a fork the other fibers are copies that must not go on. */
+/* In the child of a fork of a patched program (`blocks`) the other fibers are
+ * copies that must not go on. */
 bool
 pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
-    return !s->blocks && takes_turns(self, s) && !self->is_hub &&
+    return takes_turns(self, s) && !s->blocks && !self->is_hub &&
            !self->dying && !pf_fiber_kind(self)->serves &&
            pf_fiber_rare(self)->unpreemptible == 0 &&
            (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
