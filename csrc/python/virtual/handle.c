@@ -180,27 +180,6 @@ wait_once(PfHandle *self, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* Converts the timeout of join(): none if it is negative.  Refuses one that
- * the interpreter's join() cannot represent. */
-static int
-join_deadline(PyObject *timeout, int64_t *deadline)
-{
-    int64_t ns = PF_NEVER;
-    if (timeout != Py_None) {
-        if (pf_arguments_seconds(timeout, "timeout", &ns) < 0) {
-            return -1;
-        }
-        if (ns == PF_NEVER) {
-            PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
-            return -1;
-        }
-    }
-    *deadline = ns < 0 || ns == PF_NEVER ? PF_NEVER
-                : ns == 0                ? PF_NOW
-                                         : pf_deadline_in(NULL, ns);
-    return 0;
-}
-
 static int
 refuse_join(const PfHandle *self, const PfThread *t)
 {
@@ -227,7 +206,7 @@ handle_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (t == NULL ||
         pf_arguments_optional("join", "timeout", args, nargs, kwnames,
                               &timeout) < 0 ||
-        join_deadline(timeout, &deadline) < 0 || refuse_join(self, t) < 0) {
+        pf_deadline_join(timeout, &deadline) < 0 || refuse_join(self, t) < 0) {
         return NULL;
     }
     int rc = 0;
