@@ -893,6 +893,7 @@ def _start_thread(
     kwargs: dict[str, Any] | None,
     daemon: bool,
     stack_size: int,
+    context: Context | None,
     /,
 ) -> int: ...
 def _threads_of(scheduler: Scheduler, /) -> list[_ThreadHandle]: ...

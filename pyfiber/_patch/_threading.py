@@ -157,9 +157,13 @@ _current_frames = sys._current_frames
 _delete_code = threading.Thread._delete.__code__  # type: ignore[attr-defined]
 
 
+#: The attribute of a Thread that has its handle; up to 3.12 only threads that are fibers have one.
+HANDLE = "_os_thread_handle" if "_os_thread_handle" in vars(threading.main_thread()) else "_handle"
+
+
 def is_virtual(thread: threading.Thread) -> bool:
     """Is the Thread a fiber, or was it one? Fibers that join it park (virtual/handle.c)."""
-    return isinstance(vars(thread).get("_handle"), _engine._ThreadHandle)
+    return isinstance(vars(thread).get(HANDLE), _engine._ThreadHandle)
 
 
 def _waits(thread: threading.Thread, timeout: float | None) -> bool:

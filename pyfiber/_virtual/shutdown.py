@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyfiber import _engine
-from pyfiber._patch._threading import is_virtual
+from pyfiber._patch._threading import HANDLE, is_virtual
 from pyfiber._virtual import starting
 from pyfiber._virtual.starting import Session
 
@@ -35,7 +35,7 @@ class MainThread:
     """
 
     #: The attributes that hold the state of a Thread, by version.
-    STATE = ("_handle", "_tstate_lock", "_is_stopped")
+    STATE = (HANDLE, "_tstate_lock", "_is_stopped")
 
     def __init__(self, session: Session) -> None:
         self._thread: Any = threading.main_thread()
@@ -44,7 +44,7 @@ class MainThread:
         self._before = {name: names[name] for name in self.STATE if name in names}
         self._handle = session.main_handle = _engine._main_handle()
         self._stays_ended = False
-        thread._handle = self._handle
+        setattr(thread, HANDLE, self._handle)
         self._lock = _thread.allocate_lock()
         if "_tstate_lock" in names:
             self._lock.acquire()

@@ -10,12 +10,14 @@ import _thread
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
 from pyfiber import _engine
 from pyfiber._engine import Fiber, Scheduler, _ThreadHandle
 from pyfiber._native import is_native
+from pyfiber._patch._threading import HANDLE
 
 #: The interpreter's own functions; None for names that this version does not have.
 original: dict[str, Any] = {
@@ -29,6 +31,7 @@ original: dict[str, Any] = {
         "_ThreadHandle",
         "_get_main_thread_ident",
         "_shutdown",
+        "set_name",
     )
 }
 original |= {
@@ -92,12 +95,15 @@ class Session:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         daemon: bool = True,
+        context: Context | None = None,
     ) -> int:
         """Start a thread, and return its ident."""
         if self.over:
             raise RuntimeError("can't create new thread at interpreter shutdown")
         size = self.stack_size and max(self.stack_size, SMALLEST_STACK)
-        return _engine._start_thread(self.scheduler, handle, function, args, kwargs, daemon, size)
+        return _engine._start_thread(
+            self.scheduler, handle, function, args, kwargs, daemon, size, context
+        )
 
 
 #: The open session, or None.
@@ -140,7 +146,7 @@ def start_new_thread(function: Any, args: Any, kwargs: Any = None, /) -> int:
     thread = _thread_of(function)
     handle = _ThreadHandle()
     if thread is not None:  # up to 3.12, where Thread.start() calls this
-        thread._handle = handle
+        setattr(thread, HANDLE, handle)
     daemon = thread is None or thread.daemon
     return here.start(handle, function, args, kwargs, daemon)
 
@@ -159,9 +165,30 @@ def start_joinable_thread(function: Any, handle: Any = None, daemon: bool = True
     if not isinstance(handle, _ThreadHandle):
         handle = _ThreadHandle()
         if thread is not None:
-            thread._handle = handle
-    here.start(handle, function, daemon=daemon)
+            setattr(thread, HANDLE, handle)
+    # From 3.14 on a Thread has a context, in which the whole fiber runs. A call by it would
+    # go from the interpreter through C to the interpreter, and such a stack cannot be packed.
+    context = None if thread is None else vars(thread).get("_context")
+    if type(context) is not Context:
+        here.start(handle, function, daemon=daemon)
+        return handle
+    thread._context = _DIRECT
+    try:
+        here.start(handle, function, daemon=daemon, context=context)
+    except BaseException:
+        thread._context = context
+        raise
     return handle
+
+
+class _Direct:
+    """Stands in for the context by which ``Thread._bootstrap_inner()`` calls ``run()``."""
+
+    def run(self, function: Callable[[], object]) -> object:
+        return function()
+
+
+_DIRECT = _Direct()
 
 
 def set_sentinel() -> Any:
@@ -190,6 +217,12 @@ def main_thread_ident() -> int:
     if session is None:
         return threading.get_ident()
     return original["_get_main_thread_ident"]()  # type: ignore[no-any-return]
+
+
+def set_name(name: str) -> None:
+    """Name the calling native thread for the system: ``_thread.set_name()``, from 3.14 on."""
+    if _engine._running_thread() is None:
+        original["set_name"](name)
 
 
 def count() -> int:

@@ -33,6 +33,7 @@ THREADS = (
     Row("_thread", "get_ident", _engine.get_ident, "each thread has its own"),
     Row("_thread", "get_native_id", _engine.get_native_id, "each thread has its own"),
     Row("_thread", "stack_size", starting.stack_size, "also of fibers"),
+    Row("_thread", "set_name", starting.set_name, "the system has no names for fibers"),
     Row("_thread", "_count", starting.count, "counts fibers, too"),
     Row(
         "_thread",

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from pyfiber import _engine
+from pyfiber._patch._threading import HANDLE
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.points import Points, is_standard
 from pyfiber.testing.schedule import KINDS
@@ -74,7 +75,7 @@ def thread_name(handle: _engine._ThreadHandle) -> str:
     thread = threading._active.get(handle.ident)  # type: ignore[attr-defined]
     if thread is None:
         limbo = list(threading._limbo.values())  # type: ignore[attr-defined]
-        thread = next((one for one in limbo if getattr(one, "_handle", None) is handle), None)
+        thread = next((one for one in limbo if vars(one).get(HANDLE) is handle), None)
     return "a thread" if thread is None else str(thread.name)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from tests.virtual.conftest import Prints
 
 
@@ -427,4 +431,31 @@ def test_trace_and_profile_functions_belong_to_threads(prints: Prints) -> None:
             """
         )
         == "['traced', 'inner'] None\n['other', 'inner'] True\n['traced', 'inner'] None\n"
+    )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="threads have contexts from 3.14 on")
+def test_thread_runs_in_its_context(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import contextvars, threading
+            var = contextvars.ContextVar("var")
+            context = contextvars.Context()
+            context.run(var.set, "given")
+            def work():
+                print(var.get(), context is not contextvars.copy_context())
+                var.set("changed")
+            for _ in range(2):
+                thread = threading.Thread(target=work, context=context)
+                thread.start()
+                thread.join()
+            var.set("mine")
+            other = threading.Thread(target=lambda: print(var.get("nothing")))
+            other.start()
+            other.join()
+            print(var.get(), context[var])
+            """
+        )
+        == "given True\nchanged True\nnothing\nmine changed\n"
     )

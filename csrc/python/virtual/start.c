@@ -43,35 +43,38 @@ typedef struct Start {
     PyObject *function, *args, *kwargs;
     bool daemon;
     size_t stack_size;
+    PyObject *context; /* NULL: an empty one */
 } Start;
 
 static int
 read_arguments(PyObject *args, Start *start)
 {
-    PyObject *kwargs = Py_None;
+    PyObject *kwargs = Py_None, *context = Py_None;
     int daemon = 0;
     Py_ssize_t size = 0;
-    if (!PyArg_ParseTuple(args, "O!O!OO!Opn:_start_thread", pf_scheduler_type,
+    if (!PyArg_ParseTuple(args, "O!O!OO!OpnO:_start_thread", pf_scheduler_type,
                           &start->s, pf_handle_type, &start->handle,
                           &start->function, &PyTuple_Type, &start->args,
-                          &kwargs, &daemon, &size)) {
+                          &kwargs, &daemon, &size, &context)) {
         return -1;
     }
     if (!PyCallable_Check(start->function) || size < 0 ||
-        (kwargs != Py_None && !PyDict_Check(kwargs))) {
+        (kwargs != Py_None && !PyDict_Check(kwargs)) ||
+        (context != Py_None && !PyContext_CheckExact(context))) {
         PyErr_SetString(PyExc_TypeError,
                         "_start_thread() takes a function, a tuple, a dict or "
-                        "None, and a size");
+                        "None, a size, and a context or None");
         return -1;
     }
     start->kwargs = kwargs == Py_None ? NULL : kwargs;
     start->daemon = daemon != 0;
     start->stack_size = (size_t)size;
+    start->context = context == Py_None ? NULL : context;
     return 0;
 }
 
-/* As a thread does, the fiber begins with an empty context.  The run does not
- * wait for it: the block of virtual threads does that. */
+/* The run does not wait for the fiber: the block of virtual threads does
+ * that. */
 static FiberObject *
 make_fiber(PfThread *t, const Start *start)
 {
@@ -82,6 +85,7 @@ make_fiber(PfThread *t, const Start *start)
         fiber->daemon = true;
         fiber->stack_size = start->stack_size;
         fiber->target = Py_NewRef((PyObject *)start->handle);
+        fiber->context = Py_XNewRef(start->context);
     }
     return fiber;
 }
@@ -267,7 +271,7 @@ cut_off(PyObject *module, PyObject *op)
 static PyMethodDef functions[] = {
     {"_start_thread", start_thread, METH_VARARGS,
      "_start_thread(scheduler, handle, function, args, kwargs, daemon, "
-     "stack_size, /)\n--\n\n"
+     "stack_size, context, /)\n--\n\n"
      "Start a thread as a fiber of the scheduler; return its number when it "
      "has begun."},
     {"_threads_of", threads_of, METH_O,
