@@ -6,6 +6,7 @@
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/switch/pending.h"
+#include "python/switch/unwind.h"
 #include "python/task/scheduler.h"
 #include "python/wait/wait.h"
 #include "python/waitq/wait_memory.h"
@@ -37,8 +38,9 @@ pf_io_scheduler(PfThread *t)
     if (s == NULL) {
         return NULL;
     }
-    bool stays = (t->pending & PF_PENDING_NO_SWITCH) != 0 ||
-                 t->collecting == t->engine.current || s->blocks;
+    bool stays =
+        ((t->pending & PF_PENDING_NO_SWITCH) != 0 && !pf_unwind_cuts_off(t)) ||
+        t->collecting == t->engine.current || s->blocks;
     return stays ? NULL : &s->core;
 }
 
@@ -157,13 +159,13 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
-/* Makes the wait of the running fiber.  pf_pending_run() may run code that
+/* Makes the wait of the running fiber.  pf_pending_before_wait() may run code that
  * closes the descriptor.  So it is called before the fiber is queued, and
  * pf_wait(), which calls it as well, finds nothing to do. */
 static Wait *
 new_wait(PfThread *t)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_before_wait(t) < 0) {
         return NULL;
     }
     Wait *wait = pf_wait_memory(t);
@@ -268,7 +270,7 @@ int
 pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
                int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_before_wait(t) < 0) {
         return -1;
     }
     Wait *waits = PyMem_Calloc(count, sizeof *waits);

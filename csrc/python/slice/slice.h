@@ -27,7 +27,10 @@ typedef struct PfSlice {
     uint64_t served; /* core.switches when the line was served last */
     PyObject *armed; /* the code object, or on 3.11 the frame, whose next event
                         preempts; owned; NULL: none */
-    uint64_t armed_at; /* core.switches at that time */
+    uint64_t armed_at;          /* core.switches at that time */
+    const FiberObject *cut_off; /* only compared: was over its slice while it
+                                   was cut off, `overtime` times */
+    unsigned overtime;
     bool open;         /* counted by pf_ticker_open */
     uint64_t progress; /* the ticker's: core.switches at its last look */
     int64_t since;     /* the ticker's: since when, in nanoseconds */

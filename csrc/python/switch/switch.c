@@ -466,7 +466,16 @@ keep_name(FiberObject *self)
     }
 }
 
-/* Drops what few fibers have. */
+/* Does the fiber keep the stack that it will never leave (see
+ * pf_unwind_abandon)? Any other fiber that ends runs, or has no stack. */
+static bool
+is_abandoned(const FiberObject *self)
+{
+    return self->fiber.stack != NULL && self != CURRENT(self->thread);
+}
+
+/* Drops what few fibers have. The locks that an abandoned thread holds are
+ * noted in its locals, and stay locked. */
 static void
 close_special(FiberObject *self)
 {
@@ -474,7 +483,9 @@ close_special(FiberObject *self)
     if (self->rare != NULL) {
         Py_CLEAR(self->rare->cancel);
         Py_CLEAR(self->rare->referents);
-        pf_locals_clear(self);
+        if (!is_abandoned(self)) {
+            pf_locals_clear(self);
+        }
     }
     if (self->number != 0) {
         pf_owner_ends(self);
