@@ -1,8 +1,8 @@
 """The end of a block of virtual threads, as the end of a program with threads.
 
 First the exit functions of thread pools run, then threads that are no daemons are waited for, then
-the others are cut off: FiberExit is raised where each waits, and its ``finally`` blocks run, in
-which nothing waits.
+the others are cut off: FiberExit is raised where each waits, and its ``finally`` blocks run. A
+thread that waits again there, or computes for long, is abandoned.
 """
 
 from __future__ import annotations

@@ -31,6 +31,15 @@ typedef struct Wait {
 } Wait;
 _Static_assert(sizeof(Wait) <= PF_WAIT_BYTES, "a wait needs more memory");
 
+/* In a no-switch region only a thread that is being cut off gets as far as to
+ * the wait, which abandons it. */
+static PF_NEVER_INLINE pf_scheduler *
+scheduler_in_region(const PfThread *t)
+{
+    SchedulerObject *s = t->scheduler;
+    return pf_unwind_cuts_off(t) && !s->blocks ? &s->core : NULL;
+}
+
 pf_scheduler *
 pf_io_scheduler(PfThread *t)
 {
@@ -38,9 +47,10 @@ pf_io_scheduler(PfThread *t)
     if (s == NULL) {
         return NULL;
     }
-    bool stays =
-        ((t->pending & PF_PENDING_NO_SWITCH) != 0 && !pf_unwind_cuts_off(t)) ||
-        t->collecting == t->engine.current || s->blocks;
+    if (PF_UNLIKELY((t->pending & PF_PENDING_NO_SWITCH) != 0)) {
+        return scheduler_in_region(t);
+    }
+    bool stays = t->collecting == t->engine.current || s->blocks;
     return stays ? NULL : &s->core;
 }
 

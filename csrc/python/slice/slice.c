@@ -21,7 +21,8 @@
 
 #include "engine/io/poller.h"
 
-/* So many slices may a thread compute while it is being cut off. */
+/* A thread of the program that is being cut off may compute for so many slices
+ * in its `finally` blocks. */
 #define MOST_OVERTIME 10
 
 /* constant after import */
@@ -138,8 +139,8 @@ leave(PfThread *t, SchedulerObject *s)
     return rc;
 }
 
-/* A thread that is being cut off is over its slice: its `finally` blocks may
- * compute for a while. */
+/* The running thread of the program is over its slice while it is being cut
+ * off. */
 static int
 cut_off(PfThread *t, PfSlice *slice)
 {

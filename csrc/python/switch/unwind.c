@@ -108,9 +108,9 @@ pf_unwind_abandon(PfThread *t)
     Py_FatalError("an abandoned thread was resumed");
 }
 
-/* Ends an abandoned thread for all others. Its frames stay as they are, and
- * other objects may refer to them; so the fiber keeps its stack and its
- * locals, and a reference that is never dropped keeps the fiber. */
+/* Ends an abandoned thread for all others. Other objects may refer to the
+ * frames of the thread; so the fiber keeps its stack and its locals, and a
+ * reference that is never dropped keeps the fiber. */
 static PyObject *
 end_abandoned(PfThread *t, FiberObject *fiber)
 {
