@@ -364,6 +364,7 @@ def test_thread_waits_below_c_code(child: Child, how: str) -> None:
         def wait(ignored=None):
             begun.release()
             time.sleep(0.001)
+            return 0
         class Waits:
             __del__ = wait
         def stay():
