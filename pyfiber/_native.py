@@ -44,9 +44,9 @@ def native_thread(
     return thread
 
 
-def is_native(thread: object) -> bool:
+def is_native(thread: threading.Thread) -> bool:
     """Is this a Thread that native_thread() has made?"""
-    return MARK in getattr(thread, "__dict__", ())
+    return getattr(thread, MARK, None) is True  # vars() would make a dict for the Thread
 
 
 native_thread.__module__ = "pyfiber"

@@ -19,6 +19,7 @@ from typing import Any
 from pyfiber._engine import _block_from_now_on, _outside, shield, sleep, wait_readable
 from pyfiber._futures import await_future
 from pyfiber._patch._record import Record
+from pyfiber._slices import no_preemption
 from pyfiber.subprocess import _end_of, _in_thread
 
 #: Seconds between two attempts to reap a child where the system cannot wait without reaping.
@@ -119,11 +120,11 @@ def system(command: Any) -> int:
 
 # A hook of os.register_at_fork() that takes a lock has a second half, which releases the lock. The
 # second half would run even if the first half were cancelled. So the fiber is shielded while the
-# hooks run.
+# hooks run. No slice ends meanwhile: in the child another fiber, which is a copy, would go on.
 
 
 def fork() -> int:
-    with shield():
+    with shield(), no_preemption():
         pid: int = _theirs["fork"]()
         if pid == 0:
             _block_from_now_on()
@@ -131,7 +132,7 @@ def fork() -> int:
 
 
 def forkpty() -> tuple[int, int]:
-    with shield():
+    with shield(), no_preemption():
         found: tuple[int, int] = _theirs["forkpty"]()
         if found[0] == 0:
             _block_from_now_on()

@@ -13,7 +13,7 @@ _LONGEST = 9e9
 
 
 def sleep(seconds: Any, /) -> None:
-    """``time.sleep()`` in a fiber."""
+    """``time.sleep()`` in a fiber, for arguments that are neither int nor float or are refused."""
     if not isinstance(seconds, (int, float)) and hasattr(type(seconds), "__index__"):
         seconds = seconds.__index__()
     if isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST:
@@ -22,7 +22,10 @@ def sleep(seconds: Any, /) -> None:
         _engine._outside(time.sleep)(seconds)  # also to raise its error
 
 
+_sleep = _engine._sleep_or(sleep)
+
+
 def apply(record: Record) -> None:
     """Apply this part; the record undoes it."""
-    record.function(time, "sleep", sleep)
+    record.function(time, "sleep", _sleep)
     record.when_imported("sched", lambda module: record.defaults(module.scheduler.__init__))

@@ -1,8 +1,11 @@
 """``virtual_threads()``: every thread that the program starts is a fiber.
 
     starting.py   starts threads as fibers, says which thread runs
+    events.py     events without Conditions
+    lean.py       what a Thread object does for itself, done once for many
     signals.py    handlers of signals run in the main program
     masks.py      masks of signals, and sigwait()
+    async_exc.py  exceptions that one thread raises in another
     shutdown.py   the end of the block, as the end of a program
     forks.py      the child of a fork
     table.py      which function stands in for which

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from pyfiber._engine import Fiber, FiberError, Scheduler
 from pyfiber._native import is_native
 from pyfiber._patch import patch
 from pyfiber._patch._record import Record
-from pyfiber._virtual import forks, pipes, shutdown, signals, table
+from pyfiber._virtual import async_exc, events, forks, lean, pipes, shutdown, signals, table
 from pyfiber._virtual.starting import Session
 
 if TYPE_CHECKING:
@@ -78,6 +80,27 @@ def _refuse() -> None:
         )
 
 
+def _stand_in_for_greenlet() -> None:
+    """Give each thread separate greenlets, by pyfiber.greenlet, if greenlet is installed.
+
+    The package greenlet has one set of greenlets for all fibers of a thread. When two fibers switch
+    greenlets, greenlet copies the stack of one fiber over that of the other.
+    """
+    _engine._load("pyfiber.greenlet")
+    from pyfiber import greenlet
+
+    there = sys.modules.get("greenlet")
+    if there is not None and there is not greenlet:
+        file = getattr(there, "__file__", None)
+        raise FiberError(
+            f"virtual_threads() after greenlet has been imported, from {file}: call"
+            " pyfiber.greenlet.install() before whatever imports it, or run the program by"
+            " python -m pyfiber run --virtual-threads"
+        )
+    if there is not None or importlib.util.find_spec("greenlet") is not None:
+        greenlet.install()
+
+
 def _is_the_programs(thread: threading.Thread) -> bool:
     return not (
         thread is threading.main_thread()
@@ -93,9 +116,12 @@ def _end_signals() -> None:
 
 
 def _patch_more() -> Record:
-    """Let calls park that patch() leaves alone, but in which a program's threads may wait."""
+    """Let calls park that patch() leaves alone, and very many threads cost little."""
     record = Record()
     pipes.apply(record)
+    events.apply(record)
+    lean.apply(record)
+    async_exc.apply(record)
     record.bind_names()
     return record
 
@@ -117,6 +143,7 @@ class VirtualThreads:
 
     def __enter__(self) -> Self:
         _refuse()
+        _stand_in_for_greenlet()
         self._pid = os.getpid()
         with contextlib.ExitStack() as undo:
             undo.callback(patch().undo)
@@ -150,7 +177,9 @@ class VirtualThreads:
             return
         with self._undo:
             try:
-                shutdown.end_thread_pools(self._session)
+                if not self._main.has_ended():
+                    shutdown.call_exits(self._session)
+                shutdown.end_thread_pools()
                 self._main.ends()
                 shutdown.wait_for_threads(self._session)
                 if self._at_end is not None:

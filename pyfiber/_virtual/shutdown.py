@@ -1,16 +1,17 @@
 """The end of a block of virtual threads, as the end of a program with threads.
 
-First the exit functions of thread pools run, then threads that are no daemons are waited for, then
-the others are cut off: FiberExit is raised where each waits, and its ``finally`` blocks run. A
-thread that waits again there, or computes for long, is abandoned.
+First the functions run that are called before threads are joined, those of thread pools among them.
+Then threads that are no daemons are waited for, then the others are cut off: FiberExit is raised
+where each waits, and its ``finally`` blocks run. A thread that waits again there, or computes
+for long, is abandoned.
 """
 
 from __future__ import annotations
 
 import _thread
-import functools
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -43,45 +44,75 @@ class MainThread:
         names = vars(thread)
         self._before = {name: names[name] for name in self.STATE if name in names}
         self._handle = session.main_handle = _engine._main_handle()
+        self._stays_ended = False
         thread._handle = self._handle
         self._lock = _thread.allocate_lock()
         if "_tstate_lock" in names:
             self._lock.acquire()
             thread._tstate_lock = self._lock
+            # threading._shutdown() waits for these.
+            threading._shutdown_locks.discard(self._before["_tstate_lock"])  # type: ignore[attr-defined]
+
+    def has_ended(self) -> bool:
+        """Whether the main thread has ended; threading._shutdown() may end it before the block."""
+        return self._handle.is_done() or vars(self._thread).get("_is_stopped", False)
 
     def ends(self) -> None:
         """Wake the threads that join the main thread."""
+        self._stays_ended = self.has_ended()
         self._handle._set_done()
         if self._lock.locked():
             self._lock.release()
 
     def restore(self) -> None:
-        """The block is over, and the main thread is alive."""
+        """The block is over, and the main thread is alive, unless the program has ended it."""
+        if self._stays_ended:
+            return
         for name in self.STATE:
             vars(self._thread).pop(name, None)
         vars(self._thread).update(self._before)
+        if "_tstate_lock" in self._before:
+            threading._shutdown_locks.add(self._before["_tstate_lock"])  # type: ignore[attr-defined]
+        threading._SHUTTING_DOWN = False  # type: ignore[attr-defined]
 
 
-def register_atexit(func: Callable[..., object], /, *args: Any, **kwargs: Any) -> None:
-    """``threading._register_atexit()``.
+_register = threading._register_atexit  # type: ignore[attr-defined]
 
-    The functions of pools stay registered for the exit of the program, which may use pools again.
-    """
+
+def register_atexit(func: Any, /, *args: Any, **kwargs: Any) -> None:
+    """``threading._register_atexit()``: the function is called before threads are joined."""
+    _register(func, *args, **kwargs)
     session = starting.session
-    name: Any = getattr(func, "__module__", None), getattr(func, "__name__", None)
-    if session is None or name in [pool[:2] for pool in POOLS]:
-        _register(func, *args, **kwargs)
-    else:
-        session.exits.append(functools.partial(func, *args, **kwargs))
+    if session is not None and not _is_of_process(func):
+        session.exits.append(threading._threading_atexits[-1])  # type: ignore[attr-defined]
 
 
-_register: Any = threading._register_atexit  # type: ignore[attr-defined]
+def _is_of_process(func: object) -> bool:
+    """Whether an exit function is for the process, and not for the threads of the block.
+
+    The block calls those of POOLS, and the interpreter calls them again.
+    """
+    module = str(getattr(func, "__module__", ""))
+    return module.startswith("pyfiber.") or any(module == name for name, _, _ in POOLS)
 
 
-def end_thread_pools(session: Session) -> None:
+def call_exits(session: Session) -> None:
+    """Call what register_atexit() was given in the block, the latest first."""
+    threading._SHUTTING_DOWN = True  # type: ignore[attr-defined]
+    calls: list[Callable[[], object]] = threading._threading_atexits  # type: ignore[attr-defined]
+    for call in reversed(session.exits):
+        if call not in calls:
+            continue
+        calls.remove(call)
+        try:
+            call()
+        except BaseException as exc:
+            print(f"Exception ignored in: {threading!r}", file=sys.stderr)
+            traceback.print_exception(exc)
+
+
+def end_thread_pools() -> None:
     """Let the threads of pools end, as at the exit of the program."""
-    while session.exits:
-        session.exits.pop()()
     for name, function, _ in POOLS:
         if name in sys.modules:
             getattr(sys.modules[name], function)()
@@ -95,13 +126,21 @@ def allow_thread_pools() -> None:
 
 
 def wait_for_threads(session: Session) -> None:
-    """Wait until no thread is left that the end of a program waits for."""
+    """Wait until no other thread is left that the end of a program waits for."""
+    here = _engine._running_thread()
     while True:
-        left = [handle for handle in session.threads() if not handle._daemon]
+        left = [each for each in session.threads() if each is not here and not each._daemon]
         if not left:
             return
         for handle in left:
             handle.join()
+
+
+def thread_shutdown() -> None:
+    """``_thread._shutdown()``, by which threading._shutdown() joins threads, from 3.13 on."""
+    if starting.session is not None:
+        wait_for_threads(starting.session)
+    starting.original["_shutdown"]()
 
 
 def cut_off_threads(session: Session) -> None:

@@ -28,12 +28,22 @@ original: dict[str, Any] = {
         "_set_sentinel",
         "_ThreadHandle",
         "_get_main_thread_ident",
+        "_shutdown",
     )
 }
-original["_current_frames"] = sys._current_frames
-original["setswitchinterval"] = sys.setswitchinterval
-original["getswitchinterval"] = sys.getswitchinterval
-original["_current_exceptions"] = sys._current_exceptions
+original |= {
+    name: vars(sys).get(name)
+    for name in (
+        "_current_frames",
+        "_current_exceptions",
+        "setswitchinterval",
+        "getswitchinterval",
+        "settrace",
+        "_settraceallthreads",
+        "setprofile",
+        "_setprofileallthreads",
+    )
+}
 
 #: The smallest stack for which a fiber may ask.
 SMALLEST_STACK = _engine._facts()["min_stack_size"]
@@ -50,7 +60,7 @@ class Session:
         self.main_handle: _ThreadHandle | None = None
         #: Of new threads, in bytes; 0: the default.
         self.stack_size = 0
-        #: Called, the latest first, before the end of the program waits for threads.
+        #: Called before threads are joined: see shutdown.register_atexit().
         self.exits: list[Callable[[], object]] = []
         #: No thread may be started any more.
         self.over = False
@@ -96,9 +106,10 @@ session: Session | None = None
 
 def _session_for(function: object) -> Session | None:
     """The session whose scheduler the new thread belongs to; None: start a native thread."""
-    if session is None or not session.takes() or is_native(getattr(function, "__self__", None)):
+    if session is None or not session.takes():
         return None
-    return session
+    thread = getattr(function, "__self__", None)
+    return None if isinstance(thread, threading.Thread) and is_native(thread) else session
 
 
 def _thread_of(function: object) -> Any:
@@ -218,6 +229,16 @@ def current_exceptions() -> dict[int, Any]:
             found[running.ident] = found.get(_thread_ident())
             found[_thread_ident()] = None
     return found
+
+
+def settrace_all(function: Any, /) -> None:
+    """Set the trace function of all threads: ``sys._settraceallthreads()``."""
+    _engine._set_in_all(original["settrace"], original["_settraceallthreads"], function)
+
+
+def setprofile_all(function: Any, /) -> None:
+    """Set the profile function of all threads: ``sys._setprofileallthreads()``."""
+    _engine._set_in_all(original["setprofile"], original["_setprofileallthreads"], function)
 
 
 #: Returns the identifier of the operating system's thread, also in a fiber.

@@ -48,8 +48,12 @@ THREADS = (
         "names the thread that has forked, in a child",
         everywhere=False,
     ),
+    Row("_thread", "_shutdown", shutdown.thread_shutdown, "joins fibers, too"),
+    Row("threading", "_register_atexit", shutdown.register_atexit, "calls before fibers end"),
     Row("sys", "settrace", _engine.settrace, "each thread has its own trace function"),
     Row("sys", "setprofile", _engine.setprofile, "each thread has its own profile function"),
+    Row("sys", "_settraceallthreads", starting.settrace_all, "reaches fibers, too"),
+    Row("sys", "_setprofileallthreads", starting.setprofile_all, "reaches fibers, too"),
     Row("sys", "setswitchinterval", starting.set_switch_interval, "sets the time slice"),
     Row("sys", "getswitchinterval", starting.get_switch_interval, "returns the time slice"),
     Row("sys", "_current_frames", starting.current_frames, "shows fibers, too"),
@@ -67,7 +71,6 @@ MAIN = (
     Row("signal", "sigwait", masks.sigwait, "parks"),
     Row("signal", "sigwaitinfo", masks.sigwaitinfo, "parks"),
     Row("signal", "sigtimedwait", masks.sigtimedwait, "parks"),
-    Row("threading", "_register_atexit", shutdown.register_atexit, "for the end of the block"),
 )
 
 

@@ -9,6 +9,7 @@ from typing import NoReturn
 from pyfiber.testing import report
 from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
 from pyfiber.testing.html import page
+from pyfiber.testing.parting import Path, parting, run_again
 from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
 from pyfiber.testing.schedule import Choice, Schedule, describe
 from pyfiber.testing.shrink import only_one, shrink, weight
@@ -26,6 +27,11 @@ REPLAY_OPTIONS = {
     "include": (),
     "exclude": (),
 }
+
+ONLY_FIRST = (
+    "Only the first call differs. Reset what it leaves in setup= (then the first use is explored, "
+    "too), or call the function once before it is explored (then it is not)."
+)
 
 
 def signature(exc: BaseException | None) -> object:
@@ -92,23 +98,36 @@ def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
 
 
 def differs(
-    runner: Runner, schedule: Schedule, before: BaseException | None, attempt: Attempt
+    runner: Runner,
+    schedule: Schedule,
+    before: BaseException | None,
+    attempt: Attempt,
+    paths: tuple[Path, Path] | None = None,
 ) -> NoReturn:
-    """Raise a NondeterminismError that says where two runs of one schedule diverged."""
-    where = parting(runner, schedule)
+    """Raise a NondeterminismError that says where two runs of one schedule diverged.
+
+    `paths` are those of the first two runs. Without them, two more runs may show where.
+    """
+    where = which_choice(runner, schedule)
     ends = [
         "nothing failed" if exc is None else report.first_line(exc)
         for exc in (before, attempt.failure)
     ]
     outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
-    raise NondeterminismError(
-        f"the same schedule was run twice and gave different runs: {where}.\n"
-        f"{outcome}\n{suspects_of(runner, schedule).text()}"
-    ) from before
+    later = parting(run_again(runner, schedule), run_again(runner, schedule))
+    parts = later if paths is None else parting(*paths)
+    text = [
+        f"the same schedule was run twice and gave different runs: {where}.",
+        parts,
+        outcome,
+        suspects_of(runner, schedule).text(),
+        ONLY_FIRST if paths is not None and not later else "",
+    ]
+    raise NondeterminismError("\n".join(filter(None, text))) from before
 
 
-def parting(runner: Runner, schedule: Schedule) -> str:
-    """Where the last run left the schedule."""
+def which_choice(runner: Runner, schedule: Schedule) -> str:
+    """The choice at which the last run left the schedule."""
     divergence = runner.explorer.divergence()
     if divergence is not None:
         return describe_divergence(*divergence)

@@ -22,11 +22,11 @@ from typing import Any, Literal
 from pyfiber import _engine
 from pyfiber.testing.accesses import CALLS, Access, accesses_of
 from pyfiber.testing.guards import Change, Shared
+from pyfiber.testing.releases import PACKAGE, gives_up_gil
 from pyfiber.testing.schedule import SWITCHES
 
 Switch = Literal["wait", "line", "access", "gil"]
 TOOLS = (3, 4)  # ids that no other kind of tool claims
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 INSTALLED = ("site-packages", "dist-packages")
 MOST_PREEMPTIONS = 15
@@ -154,8 +154,9 @@ class Points:
         """Where CPython may give up the GIL.
 
         The evaluation loop looks whether it has to where a function begins or a generator
-        continues, at a jump backward, and after a call of a C function. The trace function of 3.11
-        sees a jump only when it has arrived.
+        continues, at a jump backward, and after a call of a C function. `calls()` adds the
+        functions that give up the GIL themselves. The trace function of 3.11 sees a jump only when
+        it has arrived, and no calls of C functions.
         """
         for access in accesses:
             backward = "JUMP_BACKWARD" in access.opname
@@ -166,6 +167,11 @@ class Points:
             if backward or access.opname == "RESUME" or access.opname in CALLS:
                 offset = access.target if backward and not MONITORED else access.offset
                 yield offset, self.site(code, access.line, accesses)
+
+    def calls(self, code: CodeType, offset: int, function: object, _: object) -> None:
+        """Called by the interpreter before a call."""
+        if gives_up_gil(function):
+            self.engine.enters(code, offset)
 
     def lines(self, code: CodeType, accesses: list[Access]) -> tuple[Places, Places]:
         """Lines that share something, and the jumps of loops that are one line.
@@ -242,13 +248,13 @@ class Points:
         else:
             callbacks |= {
                 events.JUMP: self.engine.place,
+                events.CALL: self.calls,
                 events.C_RETURN: self.engine.enters,
             }
         for event, callback in callbacks.items():
             monitoring.register_callback(self.tool, event, callback)
             self.events |= event
-        if self.switch == "gil":  # C_RETURN comes with CALL, and cannot be asked for itself
-            self.events = self.events & ~events.C_RETURN | events.CALL
+        self.events &= ~events.C_RETURN  # comes with CALL, and cannot be asked for itself
         monitoring.restart_events()
         monitoring.set_events(self.tool, events.PY_START | events.PY_RESUME)
 
@@ -261,7 +267,7 @@ class Points:
         events = monitoring.events
         for event in (events.PY_START, events.PY_RESUME, events.LINE, events.JUMP):
             monitoring.register_callback(self.tool, event, None)
-        for event in (events.INSTRUCTION, events.C_RETURN):
+        for event in (events.INSTRUCTION, events.CALL, events.C_RETURN):
             monitoring.register_callback(self.tool, event, None)
         monitoring.free_tool_id(self.tool)
         self.tool = -1

@@ -254,18 +254,20 @@ class Runner:
 
     def __enter__(self) -> Runner:
         network = self.program.network
-        if network is not None:
-            network.attach(self.scheduler)
-            self.resources.callback(network.detach)
-        self.resources.callback(self.scheduler.close)
-        self.resources.enter_context(collector_held())
-        if self.simulated is not None:
-            self.resources.enter_context(self.simulated.in_force())
-        self.resources.enter_context(guards.in_force(self.rules))
-        self.resources.enter_context(self.seeds.in_force())
-        self.resources.enter_context(waiting_allowed(self.program))
-        if self.points is not None:
-            self.resources.enter_context(self.points.watching())
+        with ExitStack() as stack:
+            if network is not None:
+                network.attach(self.scheduler)
+                stack.callback(network.detach)
+            stack.callback(self.scheduler.close)
+            stack.enter_context(collector_held())
+            if self.simulated is not None:
+                stack.enter_context(self.simulated.in_force())
+            stack.enter_context(guards.in_force(self.rules))
+            stack.enter_context(self.seeds.in_force())
+            stack.enter_context(waiting_allowed(self.program))
+            if self.points is not None:
+                stack.enter_context(self.points.watching())
+            self.resources = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -305,6 +307,8 @@ class Runner:
         network = self.program.network
         if network is not None:
             network.on_event = getattr(trace, "note", None)
+        if self.simulated is not None:
+            self.simulated.on_failure = getattr(trace, "fails", None)
         self.explorer.configure(
             strategy=strategy,
             seed=seed & MASK,

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyfiber.testing import report
-from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.errors import NondeterminismError, ScheduleFailure
 from pyfiber.testing.found import Found, differs, failure, signature
+from pyfiber.testing.parting import Path
 from pyfiber.testing.points import EVERYTHING
 from pyfiber.testing.runner import (
     PCT,
@@ -115,6 +116,7 @@ class Search:
         self.number = 0
         self.complete = False
         self.places = self.hot_places = 0
+        self.first = Path()  # of the first run
 
     def attempts(self) -> Iterator[Attempt]:
         """Yield run after run. The first has the usual order and measures the program's length."""
@@ -122,7 +124,7 @@ class Search:
         if self.how.strategy == "dfs" and self.runner.points is None:
             yield from branches  # which begin with the usual order
             return
-        self.runner.configure()
+        self.runner.configure(trace=self.first)
         yield self.runner.run()
         if self.how.strategy == "dfs":
             yield from branches
@@ -184,10 +186,12 @@ class Search:
         """Run the first schedule again: it must give the same run."""
         runner = self.runner
         first = runner.schedule()
-        runner.configure(script=first.choices)
+        second = Path()
+        runner.configure(script=first.choices, trace=second)
         attempt = runner.run()
         if attempt.failure is not None or runner.schedule() != first:
-            differs(runner, first, None, attempt)
+            differs(runner, first, None, attempt, (self.first, second))
+        self.first = Path()
 
     def tried(self) -> Iterator[Attempt]:
         """Yield run after run, up to the wanted number, and count them."""
@@ -258,6 +262,14 @@ def verdict(program: Program, how: How, exc: BaseException) -> str:
     if program.switch == "gil":
         return "can happen"
     gil = replace(program, switch="gil")
+    try:
+        return verdict_with_gil(gil, how, exc)
+    except NondeterminismError:  # of code that is interrupted there alone
+        return "not known, as runs of one schedule with switch='gil' differ"
+
+
+def verdict_with_gil(gil: Program, how: How, exc: BaseException) -> str:
+    """Search for the same failure where a GIL lets threads switch."""
     found, search = same_failure(gil, replace(how, strategy="mix"), exc)
     if found is None:
         # Libraries give up the GIL as well, so these count before anything is ruled out.

@@ -23,6 +23,7 @@ from pyfiber._virtual import shutdown, starting, table
 from pyfiber.testing.errors import NeverAwaitedError
 from pyfiber.testing.guards import Change, Shared
 from pyfiber.testing.machines import on_this_machine
+from pyfiber.testing.report import format_failure
 
 POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
 #: Classes whose instances the standard library keeps in sets: module, name.
@@ -55,6 +56,7 @@ class Simulated:
         self.scheduler = scheduler
         self.session: Session | None = None
         self.failed: list[tuple[str, BaseException]] = []
+        self.on_failure: Callable[[BaseException], None] | None = None  # tells the log
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -101,6 +103,9 @@ class Simulated:
                 value = fn(*args)
                 end_pools(session)
                 shutdown.wait_for_threads(session)
+            except BaseException as exc:
+                self.note_failed(exc)
+                raise
             finally:
                 shutdown.cut_off_threads(session)
             self.look_for_failed()
@@ -114,6 +119,14 @@ class Simulated:
             return
         name = "a thread" if args.thread is None else args.thread.name
         self.failed.append((name, args.exc_value))
+        if self.on_failure is not None:
+            self.on_failure(args.exc_value)
+
+    def note_failed(self, failure: BaseException) -> None:
+        """Note on the failure what has ended threads before: often the cause."""
+        for name, exc in self.failed:
+            if exc is not failure:
+                failure.add_note(f"before that, the thread {name!r} failed:\n{format_failure(exc)}")
 
     def look_for_failed(self) -> None:
         """Raise what has ended a thread, as no code has looked at it."""

@@ -49,10 +49,18 @@ def outside(frame: FrameType | None) -> FrameType | None:
     return standard or own
 
 
+def where(path: str, line: int) -> str:
+    """File and line; with the package, where the file's name says nothing."""
+    folder, name = os.path.split(path)
+    if name.startswith("__"):
+        name = f"{os.path.basename(folder)}/{name}"
+    return f"{name}:{line}"
+
+
 def source(path: str, line: int) -> str:
     """File, line and text of a place in a program."""
     text = linecache.getline(path, line).strip()
-    return f"{os.path.basename(path)}:{line} {text}".rstrip()
+    return f"{where(path, line)} {text}".rstrip()
 
 
 def place(frame: FrameType | None) -> str:
@@ -97,7 +105,7 @@ class Passed:
 
     @property
     def where(self) -> str:
-        return f"{os.path.basename(self.path)}:{self.line}"
+        return where(self.path, self.line)
 
     @property
     def source(self) -> str:
@@ -198,6 +206,7 @@ class Tracer:
         self.started: set[int] = set()
         self.next_line: dict[str, Passed] = {}  # of fibers that were interrupted
         self.names: dict[int, str] = {}  # of fibers, as they were at the first turn
+        self.failed: dict[str, str] = {}  # by fiber, the exception that ends it
 
     def __call__(self, what: int, fiber: Task | None, number: int, count: int, taken: int) -> None:
         if what == RUNS and fiber is not None:
@@ -216,6 +225,11 @@ class Tracer:
         """Add an event of the network to the present turn."""
         if self.current is not None:
             self.current.choices += (f"network: {what}",)
+
+    def fails(self, exc: BaseException) -> None:
+        """An exception is about to end the running fiber."""
+        if self.current is not None:
+            self.failed[self.current.fiber] = f"{type(exc).__name__}: {exc}".partition("\n")[0]
 
     def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame
@@ -269,7 +283,8 @@ class Tracer:
             self.current.ends = "is over before it has run"
             return
         if fiber.state == "done":
-            self.current.ends = "ends"
+            failed = self.failed.get(self.current.fiber)
+            self.current.ends = f"ends with {failed}" if failed else "ends"
             return
         at = place(sys._getframe(1))  # of the fiber; empty if it runs no Python code
         how = "yields" if fiber.state == "ready" else f"waits for {short_name(fiber.waiting_on)}"

@@ -77,6 +77,13 @@ def look_names_up_without_threads() -> None:
     dns.set_resolver(dns._theirs(dns._standard.getaddrinfo))
 
 
+#: A file that runs the source as -c does: tracebacks have its lines, from 3.13 on.
+AS_DASH_C = """\
+__import__("linecache").cache["<string>"] = 0, None, {source!r}.splitlines(True), "<string>"
+exec(compile({source!r}, "<string>", "exec"))
+"""
+
+
 def programs_have_virtual_threads() -> None:
     """The programs that the tests run have virtual threads, too."""
     from test.support import script_helper
@@ -92,7 +99,7 @@ def programs_have_virtual_threads() -> None:
             if program[0] == "-c":
                 path = os.path.join(folder, "program.py")
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write(program[1])
+                    file.write(AS_DASH_C.format(source=program[1]))
                 program[:2] = [path]
             command = ["-m", "pyfiber", "run", "--virtual-threads"]
             return plain(*options, *command, *program, **environment)

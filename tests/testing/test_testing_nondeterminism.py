@@ -56,6 +56,44 @@ def test_state_kept_between_runs_is_found() -> None:
     assert "the same schedule was run twice" in str(caught.value)
 
 
+class Lazy:
+    """Computes a number when it is asked for the first time."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def get(self) -> int:
+        if self.number == 0:
+            self.number = 42
+        return self.number
+
+
+def test_lines_at_which_two_runs_part_are_named() -> None:
+    lazy = Lazy()
+
+    def main() -> None:
+        for fiber in [spawn(lazy.get), spawn(lazy.get)]:
+            fiber.join()
+
+    text = cause_of(main, switch="line")
+    before, one, other = text.splitlines()[1:4]
+    assert before.endswith("if self.number == 0:")
+    assert one.endswith("self.number = 42")
+    assert other.endswith("return self.number")
+    assert "Only the first call differs." in text
+
+
+def test_state_that_grows_differs_in_more_than_the_first_call() -> None:
+    calls = []
+
+    def main() -> None:
+        calls.append(1)
+        for _ in calls:
+            spawn(yield_now)
+
+    assert "Only the first call" not in cause_of(main)
+
+
 def test_real_clock_is_named() -> None:
     def main() -> None:
         sleep(time.perf_counter() % 1000)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -383,16 +385,18 @@ def test_other_tools_of_sys_monitoring_keep_their_events() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
-def test_no_free_tool_id_is_refused() -> None:
+def test_no_free_tool_id_is_refused_and_nothing_stays_replaced() -> None:
+    before = time.sleep, threading.Thread.start, os.urandom
     monitoring = sys.monitoring
     monitoring.use_tool_id(3, "one")
     monitoring.use_tool_id(4, "other")
     try:
         with pytest.raises(RuntimeError, match="one, other use both that are free"):
-            explore(race("add_in_two_lines"), switch="line")
+            explore(race("add_in_two_lines"), switch="line", threads="simulated")
     finally:
         monitoring.free_tool_id(3)
         monitoring.free_tool_id(4)
+    assert (time.sleep, threading.Thread.start, os.urandom) == before
 
 
 def test_trace_function_keeps_its_events() -> None:
@@ -537,3 +541,52 @@ def test_exploration_says_when_there_are_no_other_schedules() -> None:
     found = explore(run, 100_000, switch="line")
     assert isinstance(found, Exploration)
     assert found.complete
+
+
+# ----------------------------------------------------- C functions that give up the GIL
+
+
+class Folder:
+    """Says that it is there, and is made then; a set of names stands in for the disk."""
+
+    def __init__(self, path: str, names: set[str]) -> None:
+        self.path = path
+        self.names = names
+        self.announced = False
+
+    def make_on_disk(self) -> None:
+        path = self.path
+        self.announced = True
+        os.mkdir(path)
+
+    def is_on_disk(self) -> None:
+        assert not self.announced or os.path.exists(self.path), "announced too early"
+
+    def make_in_memory(self) -> None:
+        names, path = self.names, self.path
+        self.announced = True
+        names.add(path)
+
+    def is_in_memory(self) -> None:
+        assert not self.announced or self.path in self.names, "announced too early"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="3.11 reports no calls of C functions")
+def test_gil_is_given_up_before_the_effect_of_a_system_call(tmp_path: Path) -> None:
+    def main() -> None:
+        folder = Folder(str(tmp_path / "folder"), set())
+        try:
+            together(folder.make_on_disk, folder.is_on_disk)
+        finally:
+            os.rmdir(folder.path)
+
+    with pytest.raises(ScheduleFailure, match="announced too early"):
+        explore(main, switch="gil")
+
+
+def test_gil_is_kept_until_a_method_of_a_set_has_returned() -> None:
+    def main() -> None:
+        folder = Folder("folder", set())
+        together(folder.make_in_memory, folder.is_in_memory)
+
+    assert explore(main, 10_000, "dfs", switch="gil").complete

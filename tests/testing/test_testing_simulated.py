@@ -145,6 +145,33 @@ def test_exception_of_a_thread_fails_the_run() -> None:
     assert isinstance(exc.__cause__, ZeroDivisionError)
 
 
+def test_failure_names_the_exception_of_a_thread_that_came_before() -> None:
+    results: list[float] = []
+
+    def divides() -> None:
+        results.append(1 / 0)
+
+    def main() -> None:
+        thread = threading.Thread(target=divides, name="divider")
+        thread.start()
+        thread.join()
+        assert results
+
+    exc = failure_of(main)
+    assert isinstance(exc, AssertionError)
+    assert any("the thread 'divider' failed:" in note for note in exc.__notes__)
+    assert any("in divides" in note for note in exc.__notes__)
+
+
+def test_log_names_the_exception_that_ends_a_thread() -> None:
+    def main() -> None:
+        threading.Thread(target=lambda: 1 / 0, name="divider").start()
+
+    with pytest.raises(ScheduleFailure) as caught:
+        explore(main, threads="simulated")
+    assert "ends with ZeroDivisionError: division by zero" in caught.value.log
+
+
 def test_exception_goes_to_the_programs_own_hook() -> None:
     seen: list[object] = []
 

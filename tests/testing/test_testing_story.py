@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from pyfiber import Lock, spawn
-from pyfiber.testing import ScheduleFailure, explore, replay
+from pyfiber.testing import NondeterminismError, ScheduleFailure, explore, replay, search
+from pyfiber.testing.story import where
 from tests.testing.races import join_all
 from tests.testing.textbook import TEXTBOOK
 
@@ -158,3 +159,18 @@ def test_page_of_html_has_a_lane_for_each_fiber() -> None:
     assert "is interrupted before" in text
     assert "has read .value" in text
     assert "pf2-" in text
+
+
+def test_file_whose_name_says_nothing_is_shown_with_its_package() -> None:
+    assert where("/lib/cache/__init__.py", 3) == "cache/__init__.py:3"
+    assert where("/lib/cache/store.py", 3) == "store.py:3"
+
+
+def test_failure_is_reported_if_runs_for_the_verdict_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def differs(*args: object) -> object:
+        raise NondeterminismError("the same schedule was run twice")
+
+    monkeypatch.setattr(search, "same_failure", differs)
+    assert found().verdict.startswith("not known, as runs of one schedule")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.conftest import Child
 from tests.virtual.conftest import Prints
 
@@ -40,6 +42,34 @@ def test_where_the_block_is_refused(child: Child) -> None:
         "twice - virtual_threads() inside of a run",
         "entered again",
     ]
+
+
+def test_greenlet_is_pyfibers_in_a_block_and_refused_if_it_was_imported_before(
+    child: Child, tmp_path: Path
+) -> None:
+    (tmp_path / "greenlet.py").write_text("", encoding="utf-8")
+    done = child(
+        f"""
+        import sys, types
+        import pyfiber, pyfiber.greenlet
+        sys.path.insert(0, {str(tmp_path)!r})
+        sys.modules["greenlet"] = types.ModuleType("greenlet")
+        try:
+            with pyfiber.virtual_threads():
+                print("entered")
+        except pyfiber.FiberError as exc:
+            print(exc)
+        del sys.modules["greenlet"]
+        for _ in range(2):
+            with pyfiber.virtual_threads():
+                import greenlet
+                print(greenlet is pyfiber.greenlet)
+        """
+    )
+    refused, *words = done.stdout.splitlines()
+    assert refused.startswith("virtual_threads() after greenlet has been imported")
+    assert "call pyfiber.greenlet.install() before" in refused
+    assert words == ["True", "True"]
 
 
 def test_everything_is_put_back(child: Child) -> None:

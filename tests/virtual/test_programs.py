@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "cheroot_server": ("cheroot",),
     "django_runserver": ("django",),
     "flask_server": ("flask",),
+    "greenlets": ("greenlet",),
     "hog": (),
     "http_server": (),
     "log_listener": (),
@@ -63,8 +63,6 @@ WAYS = {
 
 def runs(name: str, way: str) -> None:
     need(*PROGRAMS[name])
-    if name == "celery_worker" and way != "native" and find_spec("greenlet"):
-        pytest.xfail("Celery tells threads apart by greenlet.getcurrent() where that is installed")
     done = run_python(*WAYS[way], str(HERE / f"{name}.py"))
     assert (done.returncode, done.stdout.count("done\n")) == (0, 1), done.stdout + done.stderr
 

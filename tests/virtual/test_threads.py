@@ -235,7 +235,7 @@ def test_join_with_timeout_returns_and_any_number_may_join(prints: Prints) -> No
             native.start()
             go.set()
             for each in (*others, native):
-                each.join(10)
+                each.join(threading.TIMEOUT_MAX)
             print(len(joined), thread.is_alive())
             """
         )

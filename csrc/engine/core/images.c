@@ -13,8 +13,11 @@
 /* An address at most this many bytes from a fiber is OF_FIBER. */
 #define FIBER_NEAR 512
 /* A stack that differs from every form of its size in more words than this
- * becomes a new form, up to MOST_ALIKE forms of the same size; after that the
- * best of them is used. */
+ * becomes a new form, up to MOST_ALIKE forms of the same size.  After that the
+ * best of them is used.  As many differences as it has then are few for it from
+ * then on, up to a quarter of the words: fibers that wait in the same way
+ * mostly come one after the other, and to compare one with all forms takes
+ * microseconds. */
 #define FEW_DIFFERENCES(words) (12 + (words) / 32)
 #define MOST_ALIKE 8
 #define MOST_UNUSED_FORMS 64 /* about */
@@ -30,6 +33,7 @@ struct pf_form {
     uint32_t users;       /* images */
     uint16_t stack_words;
     uint16_t room_words;
+    uint16_t few; /* a stack with so many differences is taken at once */
     bool listed;
     uint16_t relative_count;
     uint16_t *relative; /* places of the words that are not PLAIN */
@@ -141,6 +145,7 @@ new_form(pf_forms *forms, const Words *words)
     *form = (pf_form){
         .stack_words = (uint16_t)words->stack_count,
         .room_words = (uint16_t)words->room_count,
+        .few = (uint16_t)FEW_DIFFERENCES(count),
         .listed = true,
         .words = copy,
         .relative = (uint16_t *)(void *)(copy + count),
@@ -269,7 +274,7 @@ static pf_form *
 best_form(pf_forms *forms, const Words *words)
 {
     pf_form *best = NULL;
-    uint32_t most = words->stack_count + words->room_count;
+    uint32_t whole = words->stack_count + words->room_count, most = whole;
     for (pf_form *f = *bucket_of(forms, words); f != NULL; f = f->next) {
         if (has_size(f, words) && compare(forms->draft, words, f, most)) {
             best = f;
@@ -278,6 +283,9 @@ best_form(pf_forms *forms, const Words *words)
     }
     if (best != NULL) {
         (void)compare(forms->draft, words, best, most);
+        if (most > best->few && most <= whole / 4) {
+            best->few = (uint16_t)most;
+        }
     }
     return best;
 }
@@ -288,14 +296,13 @@ static pf_form *
 choose_form(pf_forms *forms, const Words *words)
 {
     uint32_t alike = 0;
-    uint32_t most = FEW_DIFFERENCES(words->stack_count + words->room_count);
     pf_form **bucket = bucket_of(forms, words);
     for (pf_form **link = bucket; *link != NULL; link = &(*link)->next) {
         pf_form *form = *link;
         if (!has_size(form, words)) {
             continue;
         }
-        if (compare(forms->draft, words, form, most)) {
+        if (compare(forms->draft, words, form, form->few)) {
             *link = form->next;
             list_form(bucket, form);
             return form;

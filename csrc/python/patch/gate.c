@@ -20,7 +20,8 @@
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
 #include "python/patch/patch.h"
-#include "python/task/scheduler.h"
+#include "python/task/deadline.h"
+#include "python/wait/wait.h"
 
 #include <structmember.h>
 
@@ -305,6 +306,40 @@ call_patched(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                : call_inside(args[0], t, args + 1, (size_t)nargs - 1, NULL);
 }
 
+#define LONGEST_SLEEP 9e9 /* seconds; a longer one takes centuries */
+
+/* time.sleep() in a fiber.  Usual arguments are dealt with here and not in the
+ * Python function `otherwise`, because the gate would call it from C, and a
+ * stack on which C code has called back into Python is not packed. */
+static PyObject *
+sleep_inside(PyObject *otherwise, PyObject *seconds)
+{
+    PfThread *t = pf_lot_parks();
+    int64_t ns;
+    double value = PyFloat_CheckExact(seconds)  ? PyFloat_AS_DOUBLE(seconds)
+                   : PyLong_CheckExact(seconds) ? PyLong_AsDouble(seconds)
+                                                : -1;
+    if (t == NULL || !(value >= 0 && value < LONGEST_SLEEP)) {
+        PyErr_Clear();
+        return PyObject_CallOneArg(otherwise, seconds);
+    }
+    if (pf_arguments_seconds(seconds, "sleep()'s argument", &ns) < 0 ||
+        pf_wait_sleep_until(t, pf_deadline_in(NULL, ns)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef sleep_method = {"sleep", sleep_inside, METH_O,
+                                   "time.sleep() in a fiber."};
+
+static PyObject *
+sleep_or(PyObject *module, PyObject *otherwise)
+{
+    (void)module;
+    return PyCFunction_New(&sleep_method, otherwise);
+}
+
 /* Called in the child of a fork, where the run's other fibers are copies of
  * the parent's.  A wait of the fiber that forked must not let these copies go
  * on. */
@@ -326,6 +361,9 @@ static PyMethodDef functions[] = {
     {"_call_patched", (PyCFunction)(void (*)(void))call_patched, METH_FASTCALL,
      "_call_patched(function, /, *args)\n--\n\n"
      "Call it as if through a gate: a cancellation is raised there once."},
+    {"_sleep_or", sleep_or, METH_O,
+     "_sleep_or(otherwise, /)\n--\n\n"
+     "time.sleep() in a fiber; otherwise(seconds) for unusual arguments."},
     {"_outside", gate_outside, METH_O,
      "_outside(callable): what a gate has replaced; of others themselves."},
     {"_set_in_type", set_in_type, METH_VARARGS,
@@ -349,7 +387,8 @@ pf_patch_init(PyObject *module)
 {
     return pf_gate_init(module) < 0 || pf_standard_init(module) < 0 ||
                    pf_lot_init(module) < 0 || pf_methods_init(module) < 0 ||
-                   pf_patch_lock_init(module) < 0
+                   pf_patch_lock_init(module) < 0 ||
+                   pf_patch_event_init(module) < 0
                ? -1
                : pf_patch_local_init(module);
 }

@@ -8,7 +8,7 @@
  *   methods.c  methods of the interpreter's own types, changed in place
  *   lot.c      queues of fibers that wait for objects of the interpreter
  *   stay.c     waits where no fiber may park
- *   lock.c rlock.c simple_queue.c local.c   the interpreter's classes
+ *   lock.c rlock.c simple_queue.c local.c event.c   the interpreter's classes
  *   table.h    records of objects that have no room for them
  *
  * Called by module.c.  pyfiber/_patch decides what gets a gate.
@@ -25,5 +25,6 @@ int pf_gate_init(PyObject *module);
 int pf_standard_init(PyObject *module);
 int pf_patch_lock_init(PyObject *module);
 int pf_patch_local_init(PyObject *module);
+int pf_patch_event_init(PyObject *module);
 
 #endif

@@ -111,12 +111,13 @@ may_be_left(const PfThread *t)
                : (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
 }
 
-/* In the child of a fork the other fibers are copies that must not go on. */
+/* In the child of a fork of a patched program (`blocks`) the other fibers are
+ * copies that must not go on. */
 bool
 pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
-    return !s->blocks && takes_turns(self, s) && !self->is_hub &&
+    return takes_turns(self, s) && !s->blocks && !self->is_hub &&
            !pf_fiber_kind(self)->serves &&
            pf_fiber_rare(self)->unpreemptible == 0 && may_be_left(t);
 }

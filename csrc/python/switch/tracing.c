@@ -10,6 +10,7 @@
 
 #include "python/core/facade.h"
 #include "python/core/tstate.h"
+#include "python/task/explore.h"
 
 struct PfTrace {
     /* The trace function that is not in the thread state: the thread's while
@@ -27,6 +28,7 @@ struct PfTrace {
      * and otherwise the fiber's, is used. */
     bool own;
     PyTracing tracing;
+    PyObject *thrown; /* pf_tracing_throw(): raised soon; or NULL */
 };
 
 PyObject *pf_tracing_settrace;   /* constant after import */
@@ -59,9 +61,36 @@ leave(PyThreadState *ts, PfTrace *trace)
     trace->in_use = false;
 }
 
+/* The interpreter's pending call.  If another fiber runs by now, the next
+ * switch to the target asks for another call.  In a no-switch region the
+ * exception would end pyfiber's own code, or a finalizer, where it is only
+ * reported: so the call comes again. */
+static int
+raise_thrown(void *ignored)
+{
+    (void)ignored;
+    PfThread *t = pf_thread_current;
+    PfTrace *trace = t == NULL ? NULL : CURRENT(t)->saved->trace;
+    PyObject *exc = trace == NULL ? NULL : trace->thrown;
+    if (exc == NULL) {
+        return 0;
+    }
+    if (t->no_switch != 0) {
+        (void)Py_AddPendingCall(raise_thrown, NULL);
+        return 0;
+    }
+    trace->thrown = NULL;
+    PyErr_SetNone(exc);
+    Py_DECREF(exc);
+    return -1;
+}
+
 static inline void
 enter(PyThreadState *ts, PfTrace *trace)
 {
+    if (PF_UNLIKELY(trace->thrown != NULL)) {
+        (void)Py_AddPendingCall(raise_thrown, NULL);
+    }
     if (PF_UNLIKELY(trace->own)) {
         pystate_exchange_tracing(ts, &trace->tracing);
         return;
@@ -88,11 +117,12 @@ static void
 trace_free(PfTrace *trace)
 {
     PyObject *object = trace->object, *under = trace->under;
-    PyObject *hook = trace->hook;
+    PyObject *hook = trace->hook, *thrown = trace->thrown;
     PyMem_Free(trace);
     Py_XDECREF(object);
     Py_XDECREF(under);
     Py_XDECREF(hook);
+    Py_XDECREF(thrown);
 }
 
 int
@@ -104,6 +134,7 @@ pf_tracing_traverse(const PfTrace *trace, visitproc visit, void *arg)
         Py_VISIT(trace->hook);
         Py_VISIT(trace->tracing.trace_object);
         Py_VISIT(trace->tracing.profile_object);
+        Py_VISIT(trace->thrown);
     }
     return 0;
 }
@@ -135,6 +166,8 @@ pf_tracing_own(PfThread *t)
     PfTrace *before = state->trace;
     if (before != NULL) {
         leave(t->tstate, before);
+        trace->thrown = before->thrown;
+        before->thrown = NULL;
     }
     trace->own = true;
     state->trace = trace;
@@ -176,11 +209,63 @@ pf_tracing_disown(PfThread *t)
 {
     PyState *state = CURRENT(t)->saved;
     PfTrace *trace = state->trace;
-    if (trace != NULL && trace->own) {
-        forget(t->tstate, &trace->tracing);
-        state->trace = NULL;
-        trace_free(trace);
+    if (trace == NULL) {
+        return;
     }
+    if (trace->own) {
+        forget(t->tstate, &trace->tracing);
+    }
+    if (trace->thrown != NULL) {
+        (void)PyThreadState_SetAsyncExc(PyThread_get_thread_ident(),
+                                        trace->thrown);
+    }
+    state->trace = NULL;
+    trace_free(trace);
+}
+
+bool
+pf_tracing_is_own(const PfTrace *trace)
+{
+    return trace != NULL && trace->own;
+}
+
+int
+pf_tracing_set(PfThread *t, PfTrace *trace, PyObject *setter,
+               PyObject *function)
+{
+    pystate_exchange_tracing(t->tstate, &trace->tracing);
+    PyObject *done = PyObject_CallOneArg(setter, function);
+    pystate_exchange_tracing(t->tstate, &trace->tracing);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* A record that changes no trace function. */
+static PfTrace *
+trace_new_plain(void)
+{
+    PfTrace *trace = PyMem_Calloc(1, sizeof *trace);
+    if (trace == NULL) {
+        return (PfTrace *)PyErr_NoMemory();
+    }
+    trace->over = true;
+    return trace;
+}
+
+int
+pf_tracing_throw(PfThread *t, FiberObject *fiber, PyObject *exc)
+{
+    PyState *state = fiber->saved;
+    if (state->trace == NULL && (state->trace = trace_new_plain()) == NULL) {
+        return -1;
+    }
+    PyObject *before = state->trace->thrown;
+    state->trace->thrown = Py_XNewRef(exc);
+    if (CURRENT(t) == fiber) {
+        (void)Py_AddPendingCall(raise_thrown, NULL);
+    }
+    Py_XDECREF(before);
+    return 0;
 }
 
 /* The fiber has ended. */
@@ -231,6 +316,9 @@ trace_new(PyThreadState *ts, PyObject *hook)
         return NULL;
     }
     Py_DECREF(done);
+    if (pf_explore_traced() < 0) {
+        PyErr_WriteUnraisable(hook);
+    }
     return trace;
 }
 
@@ -256,9 +344,11 @@ pf_tracing_begin_slow(PfThread *t, FiberObject *self)
 {
     PyThreadState *ts = t->tstate;
     if (pf_fiber_kind(self)->is_thread) {
-        if (pf_tracing_own(t) < 0) {
+        pf_thread_no_switch_begin(t, "while a thread gets a trace function");
+        if (pf_tracing_own(t) < 0 || pf_explore_traced() < 0) {
             PyErr_WriteUnraisable((PyObject *)self);
         }
+        pf_thread_no_switch_end(t);
         return;
     }
     if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
@@ -294,7 +384,7 @@ pf_tracing_end_slow(PfThread *t, FiberObject *self)
         end_own(t, trace);
         return;
     }
-    bool spare = trace->in_use;
+    bool spare = trace->in_use && trace->thrown == NULL;
     leave(t->tstate, trace);
     if (spare && !trace->over && trace->object != NULL) {
         trace->next = t->spare_traces;

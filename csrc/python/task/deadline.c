@@ -48,6 +48,33 @@ pf_deadline_timeout(PyObject *timeout, int64_t *deadline)
     return rc;
 }
 
+/* Converts seconds that are not negative, and that the interpreter's waits can
+ * represent: 0, or -1 with OverflowError. */
+static int
+wait_of(double seconds, int64_t *deadline)
+{
+    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
+        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
+        return -1;
+    }
+    *deadline = seconds == 0
+                    ? PF_NOW
+                    : pf_deadline_in(NULL, pf_arguments_nanoseconds(seconds));
+    return 0;
+}
+
+int
+pf_deadline_join(PyObject *timeout, int64_t *deadline)
+{
+    double seconds = -1;
+    *deadline = PF_NEVER;
+    if (timeout != Py_None &&
+        pf_arguments_real(timeout, "timeout", &seconds) < 0) {
+        return -1;
+    }
+    return seconds < 0 ? 0 : wait_of(seconds, deadline);
+}
+
 /* Converts a lock's timeout in seconds; -1 leaves *deadline as it is. */
 static int
 lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
@@ -69,14 +96,7 @@ lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
                         "timeout value must be a non-negative number");
         return -1;
     }
-    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
-        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
-        return -1;
-    }
-    *deadline = seconds == 0
-                    ? PF_NOW
-                    : pf_deadline_in(NULL, pf_arguments_nanoseconds(seconds));
-    return 0;
+    return wait_of(seconds, deadline);
 }
 
 int

@@ -17,6 +17,9 @@ int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
  * scheduler that runs on this thread, if any. */
 int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 
+/* The timeout of a thread's join(): None and negative ones give PF_NEVER, 0
+ * gives PF_NOW.  0, or -1 with TypeError, ValueError or OverflowError. */
+int pf_deadline_join(PyObject *timeout, int64_t *deadline);
 /* As pf_deadline, but a timeout of 0 gives PF_NOW. 0 or -1. */
 int pf_deadline_timeout(PyObject *timeout, int64_t *deadline);
 /* Converts the arguments of acquire(blocking=True, timeout=-1), as of

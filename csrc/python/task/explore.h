@@ -31,6 +31,7 @@ typedef struct PfExplorerOps {
     /* Nothing is ready in a run with a virtual clock: advance the clock. False
      * if nothing could become ready. */
     bool (*idle)(SchedulerObject *s, int64_t deadline);
+    int (*traced)(void);
 } PfExplorerOps;
 extern PF_ATOMIC(size_t) pf_explore_runs; /* number of runs under test */
 
@@ -53,6 +54,16 @@ pf_explore_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
     return PF_LIKELY(s->explorer == NULL)
                ? 0
                : pf_parts_hooks.explorer->choose(s, n, kind);
+}
+
+/* Called when the running fiber has got its own trace function: a run under
+ * test that uses one puts its own in front. 0, or -1 with an exception. */
+static inline int
+pf_explore_traced(void)
+{
+    return PF_LIKELY(pf_load_relaxed(&pf_explore_runs) == 0)
+               ? 0
+               : pf_parts_hooks.explorer->traced();
 }
 
 /* Called when a scheduled fiber or a grain has failed: an explorer checks

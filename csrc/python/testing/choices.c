@@ -701,9 +701,20 @@ pf_explorer_imports(ExplorerObject *x)
     return k == NULL ? NULL : &k->imports;
 }
 
+static int
+traced(void)
+{
+#if PF_TRACES_POINTS
+    return pf_line_trace_own();
+#else
+    return 0;
+#endif
+}
+
 const PfExplorerOps pf_explorer = {
     .preempt = preempt,
     .choose = pf_explorer_choose,
     .failed = explorer_failed,
     .idle = pf_vclock_idle,
+    .traced = traced,
 };

@@ -148,24 +148,27 @@ int
 pf_line_trace_begin(PfPointsObject *points)
 {
     PyThreadState *ts = PyThreadState_Get();
-    Chain *chain = chain_new((PyObject *)points, pystate_trace_function(ts),
-                             pystate_trace_object(ts));
-    if (chain == NULL) {
-        return -1;
+    if (pystate_trace_function(ts) != trace) {
+        Chain *chain =
+            chain_new((PyObject *)points, pystate_trace_function(ts),
+                      pystate_trace_object(ts));
+        if (chain == NULL) {
+            return -1;
+        }
+        PyEval_SetTrace(trace, (PyObject *)chain);
+        Py_DECREF(chain);
     }
-    PyEval_SetTrace(trace, (PyObject *)chain);
-    Py_DECREF(chain);
-    if (!pf_points_gil(points)) {
-        return 0;
-    }
-    chain = chain_new((PyObject *)points, pystate_profile_function(ts),
+    if (pf_points_gil(points) && pystate_profile_function(ts) != profile) {
+        Chain *chain =
+            chain_new((PyObject *)points, pystate_profile_function(ts),
                       pystate_profile_object(ts));
-    if (chain == NULL) {
-        pf_line_trace_end();
-        return -1;
+        if (chain == NULL) {
+            pf_line_trace_end();
+            return -1;
+        }
+        PyEval_SetProfile(profile, (PyObject *)chain);
+        Py_DECREF(chain);
     }
-    PyEval_SetProfile(profile, (PyObject *)chain);
-    Py_DECREF(chain);
     return 0;
 }
 
@@ -211,6 +214,14 @@ pf_line_trace_replaced(PyObject *module, PyObject *ignored)
         Py_DECREF(chain);
     }
     Py_RETURN_NONE;
+}
+
+/* The running fiber has got its own trace function. */
+int
+pf_line_trace_own(void)
+{
+    PyObject *points = points_here();
+    return points == NULL ? 0 : pf_line_trace_begin((PfPointsObject *)points);
 }
 
 PyObject *

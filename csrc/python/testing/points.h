@@ -59,6 +59,7 @@ extern PyTypeObject *pf_points_type;
  * it has. 0, or -1 with an exception. */
 int pf_line_trace_begin(PfPointsObject *points);
 void pf_line_trace_end(void);
+int pf_line_trace_own(void); /* 0, or -1 with an exception */
 extern PyType_Spec pf_line_trace_spec;
 extern PyTypeObject *pf_line_trace_type;
 /* The module's functions _trace_replaced and _trace_object. */

@@ -36,6 +36,40 @@ report(PyObject *function)
     pystate_unraisable_in_thread(function);
 }
 
+/* Calls the method as a thread's function, and takes the reference to it.  The
+ * method object is freed before the call, as it would live as long as the
+ * thread. */
+static void
+run_method(PyObject *method)
+{
+    PyObject *function = Py_NewRef(PyMethod_GET_FUNCTION(method));
+    PyObject *self = Py_NewRef(PyMethod_GET_SELF(method));
+    Py_DECREF(method);
+    PyObject *result = PyObject_CallOneArg(function, self);
+    if (result == NULL) {
+        PyObject *raised = pystate_take_exception();
+        method = PyMethod_New(function, self);
+        PyErr_Clear();
+        pystate_restore_exception(raised);
+        report(method);
+        Py_XDECREF(method);
+    }
+    Py_XDECREF(result);
+    Py_DECREF(function);
+    Py_DECREF(self);
+}
+
+static void
+run_function(PyObject *function, PyObject *args, PyObject *kwargs)
+{
+    PyObject *result = PyObject_Call(function, args, kwargs);
+    if (result == NULL) {
+        report(function);
+    }
+    Py_XDECREF(result);
+    Py_DECREF(function);
+}
+
 static PyObject *
 handle_call(PyObject *op, PyObject *args, PyObject *kwargs)
 {
@@ -50,12 +84,12 @@ handle_call(PyObject *op, PyObject *args, PyObject *kwargs)
              *named = self->kwargs;
     self->function = self->args = self->kwargs = NULL;
     pf_handle_set_state(self, PF_HANDLE_BEGUN);
-    PyObject *result = PyObject_Call(function, with, named);
-    Py_XDECREF(result);
-    if (result == NULL) {
-        report(function);
+    if (PyMethod_Check(function) && PyTuple_GET_SIZE(with) == 0 &&
+        named == NULL) {
+        run_method(function);
+    } else {
+        run_function(function, with, named);
     }
-    Py_DECREF(function);
     Py_DECREF(with);
     Py_XDECREF(named);
     Py_RETURN_NONE;
@@ -146,27 +180,6 @@ wait_once(PfHandle *self, PfThread *t, int64_t deadline)
     return rc;
 }
 
-/* Converts the timeout of join(): none if it is negative.  Refuses one that
- * the interpreter's join() cannot represent. */
-static int
-join_deadline(PyObject *timeout, int64_t *deadline)
-{
-    int64_t ns = PF_NEVER;
-    if (timeout != Py_None) {
-        if (pf_arguments_seconds(timeout, "timeout", &ns) < 0) {
-            return -1;
-        }
-        if (ns == PF_NEVER) {
-            PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
-            return -1;
-        }
-    }
-    *deadline = ns < 0 || ns == PF_NEVER ? PF_NEVER
-                : ns == 0                ? PF_NOW
-                                         : pf_deadline_in(NULL, ns);
-    return 0;
-}
-
 static int
 refuse_join(const PfHandle *self, const PfThread *t)
 {
@@ -193,7 +206,7 @@ handle_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (t == NULL ||
         pf_arguments_optional("join", "timeout", args, nargs, kwnames,
                               &timeout) < 0 ||
-        join_deadline(timeout, &deadline) < 0 || refuse_join(self, t) < 0) {
+        pf_deadline_join(timeout, &deadline) < 0 || refuse_join(self, t) < 0) {
         return NULL;
     }
     int rc = 0;

@@ -46,9 +46,9 @@ get_native_id(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     FiberObject *fiber = here();
-    return fiber == NULL
+    return fiber == NULL || fiber->target == NULL
                ? PyLong_FromUnsignedLong(PyThread_get_thread_native_id())
-               : PyLong_FromSize_t(pf_virtual_ident(fiber));
+               : PyLong_FromUnsignedLongLong(pf_virtual_native_id(fiber));
 }
 
 static PyObject *
@@ -61,10 +61,8 @@ running_thread(PyObject *module, PyObject *ignored)
                                                             : fiber->target);
 }
 
-/* Does the running code belong to a thread of the program that shares this
- * thread of the system with others? */
-static bool
-is_one_of_several(PfThread *t)
+bool
+pf_virtual_is_one_of_several(PfThread *t)
 {
     return t != NULL && t->scheduler != NULL &&
            (here() != NULL || pf_virtual_in_main(t));
@@ -74,7 +72,7 @@ static PyObject *
 set_tracing(PyObject *original, PyObject *function)
 {
     PfThread *t = pf_thread_current;
-    if (is_one_of_several(t) && pf_tracing_own(t) < 0) {
+    if (pf_virtual_is_one_of_several(t) && pf_tracing_own(t) < 0) {
         return NULL;
     }
     return PyObject_CallOneArg(original, function);
@@ -106,8 +104,8 @@ static PyMethodDef functions[] = {
      "amongst other threads that exist simultaneously."},
     {"get_native_id", get_native_id, METH_NOARGS,
      "get_native_id()\n--\n\n"
-     "Return a non-negative integer identifying the thread. A thread that is\n"
-     "a fiber has its ident for it."},
+     "Return a non-negative integer identifying the thread. That of a thread\n"
+     "that is a fiber is larger than the system's, and never used again."},
     {"_running_thread", running_thread, METH_NOARGS,
      "_running_thread()\n--\n\n"
      "The handle of the virtual thread that runs here, or None."},

@@ -39,6 +39,12 @@ pf_virtual_in_main(const PfThread *t)
     return main_fiber != NULL && is_main(CURRENT(t));
 }
 
+FiberObject *
+pf_virtual_main(void)
+{
+    return main_fiber;
+}
+
 static int
 raise_thrown(FiberObject *fiber)
 {

@@ -86,6 +86,12 @@ make_fiber(PfThread *t, const Start *start)
     return fiber;
 }
 
+/* The system's numbers of threads are smaller. */
+#define FIRST_NATIVE_ID ((uint64_t)1 << 32)
+
+/* Shared, behind the GIL: how many threads have been started. */
+static uint64_t started;
+
 static void
 prepare(const Start *start, FiberObject *fiber)
 {
@@ -96,6 +102,7 @@ prepare(const Start *start, FiberObject *fiber)
     handle->daemon = start->daemon;
     handle->fiber = fiber;
     handle->ident = pf_virtual_ident(fiber);
+    handle->native_id = FIRST_NATIVE_ID + started++;
     handle->state = PF_HANDLE_STARTING;
 }
 
@@ -282,7 +289,8 @@ int
 pf_virtual_init(PyObject *module)
 {
     return pf_handle_init(module) < 0 || pf_virtual_start_init(module) < 0 ||
-                   pf_virtual_ident_init(module) < 0
+                   pf_virtual_ident_init(module) < 0 ||
+                   pf_virtual_others_init(module) < 0
                ? -1
                : pf_virtual_main_init(module);
 }

@@ -6,6 +6,7 @@
  *             off at the end
  *   ident.c   which thread the running code belongs to
  *   main.c    the main program: exceptions and signals reach it where it waits
+ *   others.c  what a thread does to others: exceptions, trace functions
  *
  * Called by module.c.  pyfiber/_virtual decides which functions of the
  * standard library lead here, and when.
@@ -49,6 +50,7 @@ typedef struct PfHandle {
     PyObject *weakrefs;
     FiberObject *fiber; /* borrowed */
     size_t ident;       /* 0: not started */
+    uint64_t native_id; /* 0: not started */
     PfWaitq waiters;
     uint8_t state; /* a PfHandleState */
     bool daemon;
@@ -82,15 +84,29 @@ pf_virtual_ident(const FiberObject *fiber)
 {
     return (size_t)fiber | 1;
 }
+/* The number of a thread that is not done. */
+static inline uint64_t
+pf_virtual_native_id(const FiberObject *fiber)
+{
+    return ((const PfHandle *)fiber->target)->native_id;
+}
 /* The fiber of the virtual thread in which the running code is, or NULL. */
 FiberObject *pf_virtual_here(const PfThread *t);
+/* Does the running code belong to a thread of the program that shares this
+ * thread of the system with others? */
+bool pf_virtual_is_one_of_several(PfThread *t);
 int pf_virtual_ident_init(PyObject *module);
 
 /* main.c */
 extern const PfPart pf_virtual_part;
 /* Does the running code belong to the main program? */
 bool pf_virtual_in_main(const PfThread *t);
+/* The fiber of the main program, or NULL outside of a block: for any thread. */
+FiberObject *pf_virtual_main(void);
 int pf_virtual_main_init(PyObject *module);
+
+/* others.c */
+int pf_virtual_others_init(PyObject *module);
 
 int pf_virtual_init(PyObject *module);
 
