@@ -25,6 +25,7 @@ from pyfiber._engine import (
     Cancelled,
     FiberExit,
     _may_park,
+    _outside,
     move_on_after,
     shield,
     wait_readable,
@@ -57,6 +58,9 @@ else:
     _Standard = _standard.Popen
 
 __all__ = [*_standard.__all__, "list2cmdline"]
+
+#: ``time.sleep()`` as it is without patch().
+_block: Callable[[float], None] = _outside(time.sleep)
 
 T = TypeVar("T")
 
@@ -189,9 +193,10 @@ class _Popen(_Standard):
             self.kill()
             self.wait()
             raise
-        except FiberExit:  # the fiber cannot park any more
+        except FiberExit:  # the fiber cannot park any more; the child ends at once
             self.kill()
-            super()._wait(None)
+            while self.poll() is None:
+                _block(0.001)
             raise
         return both
 

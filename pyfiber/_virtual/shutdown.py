@@ -2,7 +2,8 @@
 
 First the functions run that are called before threads are joined, those of thread pools among them.
 Then threads that are no daemons are waited for, then the others are cut off: FiberExit is raised
-where each waits, and its ``finally`` blocks run, in which nothing waits.
+where each waits, and its ``finally`` blocks run. A thread that waits again there, or computes
+for long, is abandoned.
 """
 
 from __future__ import annotations

@@ -20,8 +20,11 @@
 /* Returns the calling thread's identity, for pf_interrupt. */
 uintptr_t pf_interrupt_this_thread(void);
 
-/* Blocks all signals on the calling thread, so that no handler runs there. */
+/* Blocks all signals on the calling thread, until the second function is
+ * called. A thread that is started in between blocks all signals from its
+ * beginning, so none that the program waits for is delivered there. */
 void pf_interrupt_refuse_signals(void);
+void pf_interrupt_accept_signals(void);
 
 /* Installs the signal handler.  0; -EBUSY: the program already has a handler
  * for the signal; -ENOSYS: this system has no signals. */
@@ -51,6 +54,7 @@ size_t pf_interrupt_native_name(void *place, char *text, size_t size);
 #if defined(_WIN32)
 #define pf_interrupt_this_thread() ((uintptr_t)0)
 #define pf_interrupt_refuse_signals() ((void)0)
+#define pf_interrupt_accept_signals() ((void)0)
 #define pf_interrupt_install() (-ENOSYS)
 #define pf_interrupt_uninstall() ((void)0)
 #define pf_interrupt(thread, look, data, patience)                            \

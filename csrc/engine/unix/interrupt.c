@@ -44,12 +44,21 @@ pf_interrupt_this_thread(void)
     return (uintptr_t)pthread_self();
 }
 
+/* The signals that this thread blocks otherwise. Of a thread. */
+static _Thread_local sigset_t blocked;
+
 void
 pf_interrupt_refuse_signals(void)
 {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    pthread_sigmask(SIG_SETMASK, &all, &blocked);
+}
+
+void
+pf_interrupt_accept_signals(void)
+{
+    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
 }
 
 static void

@@ -56,6 +56,7 @@ struct PfThread {
     const char *no_switch_why;
     PyObject *transfer;          /* what the switch in progress carries */
     bool throwing;               /* `transfer` is an exception to raise */
+    uint32_t unwind_depth;       /* no_switch where `unwinder` waits */
     FiberObject *root;           /* the thread's own stack */
     FiberObject *unwinder;       /* waits while the running fiber is unwound */
     pf_fiber *collecting;        /* the fiber the collector runs on; or NULL */

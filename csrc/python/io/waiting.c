@@ -6,6 +6,7 @@
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/switch/pending.h"
+#include "python/switch/unwind.h"
 #include "python/task/scheduler.h"
 #include "python/wait/wait.h"
 #include "python/waitq/wait_memory.h"
@@ -30,6 +31,15 @@ typedef struct Wait {
 } Wait;
 _Static_assert(sizeof(Wait) <= PF_WAIT_BYTES, "a wait needs more memory");
 
+/* In a no-switch region only a thread that is being cut off gets as far as to
+ * the wait, which abandons it. */
+static PF_NEVER_INLINE pf_scheduler *
+scheduler_in_region(const PfThread *t)
+{
+    SchedulerObject *s = t->scheduler;
+    return pf_unwind_cuts_off(t) && !s->blocks ? &s->core : NULL;
+}
+
 pf_scheduler *
 pf_io_scheduler(PfThread *t)
 {
@@ -37,8 +47,10 @@ pf_io_scheduler(PfThread *t)
     if (s == NULL) {
         return NULL;
     }
-    bool stays = (t->pending & PF_PENDING_NO_SWITCH) != 0 ||
-                 t->collecting == t->engine.current || s->blocks;
+    if (PF_UNLIKELY((t->pending & PF_PENDING_NO_SWITCH) != 0)) {
+        return scheduler_in_region(t);
+    }
+    bool stays = t->collecting == t->engine.current || s->blocks;
     return stays ? NULL : &s->core;
 }
 
@@ -157,13 +169,13 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
-/* Makes the wait of the running fiber.  pf_pending_run() may run code that
+/* Makes the wait of the running fiber.  pf_pending_before_wait() may run code that
  * closes the descriptor.  So it is called before the fiber is queued, and
  * pf_wait(), which calls it as well, finds nothing to do. */
 static Wait *
 new_wait(PfThread *t)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_before_wait(t) < 0) {
         return NULL;
     }
     Wait *wait = pf_wait_memory(t);
@@ -268,7 +280,7 @@ int
 pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
                int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_before_wait(t) < 0) {
         return -1;
     }
     Wait *waits = PyMem_Calloc(count, sizeof *waits);

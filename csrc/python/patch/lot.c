@@ -209,7 +209,8 @@ pf_lot_until(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
              PfLook look, void *data)
 {
     bool woken = false;
-    bool promised = deadline != PF_NOW && is_promised(object, t);
+    bool promised = deadline != PF_NOW && is_promised(object, t) &&
+                    !CURRENT(t)->dying; /* for it nothing else runs */
     for (;;) {
         int rc = promised ? 0 : look(object, t, data);
         if (rc != 0) {

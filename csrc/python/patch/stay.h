@@ -1,7 +1,8 @@
 /* Patched waits in places where no fiber may park: in a finalizer that the
  * collector runs, in a signal handler that interrupts the idle loop, in a
  * callback of the loop, in a fiber that is being unwound, in the child of a
- * fork.
+ * fork.  (A virtual thread that is being cut off parks, which abandons it: see
+ * switch/unwind.h.)
  *
  * The thread has to block there, and its fibers cannot go on meanwhile.
  * If a fiber of this thread holds the object, or if nothing outside of the

@@ -14,10 +14,16 @@
 
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
+#include "python/switch/unwind.h"
 #include "python/wait/in_line.h"
 
 #include "engine/io/poller.h"
+
+/* A thread of the program that is being cut off may compute for so many slices
+ * in its `finally` blocks. */
+#define MOST_OVERTIME 10
 
 /* constant after import */
 static PfKeeps of_scheduler = {.size = sizeof(PfSlice)};
@@ -84,7 +90,8 @@ pf_slice_others(const SchedulerObject *s)
     return s->core.ready.head != NULL ||
            !pf_waitq_empty(&pf_slice_of(s)->line) ||
            s->core.timers.count != 0 || pf_inbox_pending(&s->core.inbox) ||
-           pf_poller_busy(s->core.poller);
+           pf_poller_busy(s->core.poller) ||
+           (s->thread != NULL && s->thread->unwinder != NULL);
 }
 
 /* Does the running fiber take turns with those of the scheduler? */
@@ -95,6 +102,15 @@ takes_turns(const FiberObject *self, const SchedulerObject *s)
                            : pf_parts_hooks.main_program->is_main(self);
 }
 
+/* Is the running fiber at a place where it may be left? */
+static bool
+may_be_left(const PfThread *t)
+{
+    return CURRENT(t)->dying
+               ? pf_unwind_cuts_off(t)
+               : (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
+}
+
 /* In the child of a fork of a patched program (`blocks`) the other fibers are
  * copies that must not go on. */
 bool
@@ -102,9 +118,8 @@ pf_slice_may(const PfThread *t, const SchedulerObject *s)
 {
     const FiberObject *self = CURRENT(t);
     return takes_turns(self, s) && !s->blocks && !self->is_hub &&
-           !self->dying && !pf_fiber_kind(self)->serves &&
-           pf_fiber_rare(self)->unpreemptible == 0 &&
-           (t->pending & (PF_PENDING_NO_SWITCH | PF_PENDING_GC)) == 0;
+           !pf_fiber_kind(self)->serves &&
+           pf_fiber_rare(self)->unpreemptible == 0 && may_be_left(t);
 }
 
 /* Waits in the line. A failure to wait for lack of memory is no failure of the
@@ -125,6 +140,18 @@ leave(PfThread *t, SchedulerObject *s)
     return rc;
 }
 
+/* The running thread of the program is over its slice while it is being cut
+ * off. */
+static int
+cut_off(PfThread *t, PfSlice *slice)
+{
+    if (slice->cut_off != CURRENT(t)) {
+        slice->cut_off = CURRENT(t);
+        slice->overtime = 0;
+    }
+    return ++slice->overtime < MOST_OVERTIME ? 0 : pf_pending_before_wait(t);
+}
+
 int
 pf_slice_over(PfThread *t)
 {
@@ -141,6 +168,9 @@ pf_slice_over(PfThread *t)
             pf_arm_code(s, below);
         }
         return 0;
+    }
+    if (CURRENT(t)->dying) {
+        return cut_off(t, pf_slice_of(s));
     }
     look(s);
     if ((s->core.ready.head == NULL &&

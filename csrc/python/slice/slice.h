@@ -27,23 +27,29 @@ typedef struct PfSlice {
     uint64_t served; /* core.switches when the line was served last */
     PyObject *armed; /* the code object, or on 3.11 the frame, whose next event
                         preempts; owned; NULL: none */
-    uint64_t armed_at; /* core.switches at that time */
-    bool open;         /* counted by pf_ticker_open */
+    uint64_t armed_at;          /* core.switches at that time */
+    const FiberObject *cut_off; /* the thread of the program that was over its
+                                   slice last while it was cut off; compared
+                                   only */
+    unsigned overtime;          /* how often `cut_off` was over its slice */
+    bool open;                  /* counted by pf_ticker_open */
     uint64_t progress; /* the ticker's: core.switches at its last look */
     int64_t since;     /* the ticker's: since when, in nanoseconds */
 } PfSlice;
 
 PfSlice *pf_slice_of(const SchedulerObject *s);
 
-/* Could another fiber run, or be woken by a timer or a descriptor? Reads single
- * words, so the ticker asks without the GIL, too. */
+/* Could another fiber run, or be woken by a timer or a descriptor, or does one
+ * wait for the end of a fiber that it unwinds? Reads single words, so the
+ * ticker asks without the GIL, too. */
 bool pf_slice_others(const SchedulerObject *s);
 
 /* May the running fiber of the thread be preempted at all? Runs no code. */
 bool pf_slice_may(const PfThread *t, const SchedulerObject *s);
 
 /* Called in the fiber when an armed event happens. 0, or -1 with FiberExit:
- * the fiber is unwound. */
+ * the fiber is unwound. Abandons a thread of the program that is being cut off
+ * and has been over its slice too often. */
 int pf_slice_over(PfThread *t);
 
 /* --- ticker.c --- */

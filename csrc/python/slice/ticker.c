@@ -250,7 +250,6 @@ ticker_thread(void *started)
 {
     Ticker *self = started;
     pf_help_thread_begins();
-    pf_interrupt_refuse_signals();
     PyThreadState *ts = PyThreadState_New(self->interpreter);
     if (ts != NULL) { /* else no fiber is preempted */
         PyEval_RestoreThread(ts);
@@ -285,8 +284,11 @@ start(void)
         return -1;
     }
     self->interpreter = PyInterpreterState_Get();
-    if (PyThread_start_new_thread(ticker_thread, self) ==
-        PYTHREAD_INVALID_THREAD_ID) {
+    pf_interrupt_refuse_signals();
+    bool begun = PyThread_start_new_thread(ticker_thread, self) !=
+                 PYTHREAD_INVALID_THREAD_ID;
+    pf_interrupt_accept_signals();
+    if (!begun) {
         pf_help_locks_free(self->locks, LOCKS);
         PyMem_RawFree(self);
         PyErr_SetString(PyExc_RuntimeError,

@@ -117,6 +117,18 @@ pf_pending_collector_runs(PfThread *t)
 }
 
 int
+pf_pending_before_wait(PfThread *t)
+{
+    if (!pf_unwind_cuts_off(t)) {
+        return pf_pending_run(t);
+    }
+    if (t->pending & PF_PENDING_RESERVE) {
+        pf_pending_close_reserve(t);
+    }
+    return pf_unwind_abandon(t);
+}
+
+int
 pf_pending_run(PfThread *t)
 {
     if (t->pending & PF_PENDING_RESERVE) {

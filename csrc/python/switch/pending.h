@@ -7,6 +7,9 @@
 /* Do what t->pending asks for. 0, or -1 with FiberError: the fiber must not be
  * left now. */
 int pf_pending_run(PfThread *t);
+/* The same before a wait that a fiber may be unwound in. A thread of the
+ * program that is being cut off does not wait: this abandons it. */
+int pf_pending_before_wait(PfThread *t);
 /* Steps of pf_pending_run. */
 void pf_pending_close_reserve(PfThread *t);
 bool pf_pending_collector_runs(PfThread *t);

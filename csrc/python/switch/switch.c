@@ -30,6 +30,8 @@
 #include "engine/base/clock.h"
 #include "engine/stack/overflow.h"
 
+#define ENDS "while a fiber ends (in a done-callback, say)"
+
 /* ------------------------------------------------------------ the switch */
 
 void
@@ -474,7 +476,9 @@ close_special(FiberObject *self)
     if (self->rare != NULL) {
         Py_CLEAR(self->rare->cancel);
         Py_CLEAR(self->rare->referents);
-        pf_locals_clear(self);
+        if (self->fiber.stack == NULL || self == CURRENT(self->thread)) {
+            pf_locals_clear(self);
+        } /* else abandoned: the locals note the locks that it holds */
     }
     if (self->number != 0) {
         pf_owner_ends(self);
@@ -603,8 +607,7 @@ finish(FiberObject *self, PyObject *result)
     }
 }
 
-/* Reports an exception that was raised while a fiber ended, and which no
- * caller can get. */
+/* Reports what was raised while a fiber ended, as no caller can get it. */
 static inline void
 report_raised(PfThread *t, FiberObject *self)
 {
@@ -624,8 +627,7 @@ pf_switch_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
     }
     if (PF_UNLIKELY(self->rare != NULL)) {
         PyObject *exc = result == NULL ? pystate_take_exception() : NULL;
-        pf_thread_no_switch_begin(
-            t, "while a fiber ends (in a done-callback, say)");
+        pf_thread_no_switch_begin(t, ENDS);
         pf_locals_clear(self);
         pf_task_run_callbacks(PF_TASK(self));
         pf_thread_no_switch_end(t);
@@ -677,8 +679,7 @@ pf_switch_run(pf_thread *thread, pf_fiber *fiber)
     }
 
     /* From here on no code that runs may leave this fiber. */
-    pf_thread_no_switch_begin(t,
-                              "while a fiber ends (in a done-callback, say)");
+    pf_thread_no_switch_begin(t, ENDS);
     Py_INCREF(self); /* for pf_switch_reap */
     pystate_drop_handled(self->saved);
     finish(self, result);
@@ -734,8 +735,7 @@ pf_switch_reap(pf_thread *thread, pf_fiber *fiber)
 void
 pf_switch_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
-    pf_thread_no_switch_begin(t,
-                              "while a fiber ends (in a done-callback, say)");
+    pf_thread_no_switch_begin(t, ENDS);
     finish(fiber, result);
     report_raised(t, fiber);
     pf_fiber_unlink(fiber);

@@ -1,6 +1,7 @@
 /* Unwinds suspended fibers that are no longer needed: see unwind.h. */
 #include "python/switch/unwind.h"
 
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -88,6 +89,42 @@ end_without_stack(PfThread *t, FiberObject *fiber)
     return Py_NewRef(Py_None);
 }
 
+bool
+pf_unwind_cuts_off(const PfThread *t)
+{
+    const FiberObject *self = CURRENT(t);
+    return self->dying && pf_fiber_kind(self)->is_thread &&
+           t->no_switch == t->unwind_depth && t->collecting != &self->fiber;
+}
+
+int
+pf_unwind_abandon(PfThread *t)
+{
+    pf_fiber *way = pf_home_way_to(t, t->unwinder);
+    if (way == NULL) {
+        return -1;
+    }
+    pf_fiber_switch_with(&t->engine, way, pf_switch_state_and_hold);
+    Py_FatalError("an abandoned thread was resumed");
+}
+
+/* Ends an abandoned thread for all others. Other objects may refer to the
+ * frames of the thread; so the fiber keeps its stack and its locals, and a
+ * reference that is never dropped keeps the fiber. */
+static PyObject *
+end_abandoned(PfThread *t, FiberObject *fiber)
+{
+    fiber->core.state = PF_SUSPENDED;
+    pf_waitq_forget_fiber(fiber);
+    if (fiber->view != NULL) {
+        pf_parts_hooks.view_done(fiber);
+    }
+    Py_INCREF(fiber);
+    PyErr_SetNone(pf.fiber_exit);
+    pf_switch_end(t, fiber, NULL);
+    return Py_NewRef(Py_None);
+}
+
 /* Raises `exit` (stolen) in `fiber` and lets it run to its end, which leads
  * back here (see heir() in switch.c). Returns its result, or NULL with an
  * exception. The fiber that waits here stays "running": nothing else may enter
@@ -96,6 +133,7 @@ static PyObject *
 run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 {
     FiberObject *self = CURRENT(t), *outer = t->unwinder;
+    uint32_t outer_depth = t->unwind_depth;
     uint8_t state = self->core.state;
     pf_fiber *way = pf_home_way_to(t, fiber);
     if (way == NULL) {
@@ -109,12 +147,15 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
         self->core.state = PF_RUNNING;
     }
     t->unwinder = self;
+    t->unwind_depth = t->no_switch;
     t->transfer = exit;
     t->throwing = true;
     pf_fiber_switch_with(&t->engine, way, pf_switch_state_and_hold);
     t->unwinder = outer;
+    t->unwind_depth = outer_depth;
     self->core.state = state;
-    return pf_switch_landed(t);
+    return fiber->core.state == PF_DONE ? pf_switch_landed(t)
+                                        : end_abandoned(t, fiber);
 }
 
 /* The running fiber may be in the middle of anything, and a switch to it may

@@ -263,7 +263,7 @@ may_submit(PfThread *t, PyObject *const *args, Py_ssize_t nargs)
         return -1;
     }
     if (t == NULL || pf_scheduler_active(t, "to_thread()") == NULL ||
-        (t->pending != 0 && pf_pending_run(t) < 0)) {
+        (t->pending != 0 && pf_pending_before_wait(t) < 0)) {
         return -1;
     }
     return pf_cancelling_check(CURRENT(t));

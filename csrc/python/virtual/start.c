@@ -242,7 +242,7 @@ end_fiber(PfThread *t, FiberObject *fiber)
 }
 
 /* _cut_off(handle): ends the thread as the end of a run does: FiberExit is
- * raised where it waits, and it cannot wait any more. */
+ * raised where it waits.  If it waits again, it is abandoned there. */
 static PyObject *
 cut_off(PyObject *module, PyObject *op)
 {

@@ -13,6 +13,7 @@
 #include "python/core/thread.h"
 #include "python/switch/pending.h"
 #include "python/switch/switch.h"
+#include "python/switch/unwind.h"
 #include "python/task/cancelling.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
@@ -182,7 +183,7 @@ int
 pf_wait(PfThread *t, int64_t deadline, PyObject *what)
 {
     if (PF_UNLIKELY(t->pending != 0)) {
-        if (pf_pending_run(t) < 0) {
+        if (pf_pending_before_wait(t) < 0) {
             return -1;
         }
         PF_ASYNCIO_WAITS(t, int, -1, pf_wait(t, deadline, what));
@@ -214,7 +215,7 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                 PyObject *what)
 {
     if (PF_UNLIKELY(t->pending != 0)) {
-        if (pf_pending_run(t) < 0) {
+        if (pf_pending_before_wait(t) < 0) {
             return -1;
         }
         PF_ASYNCIO_WAITS(t, int, -1,
@@ -267,7 +268,7 @@ pf_wait_park(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(t->pending != 0)) {
-        if (pf_pending_run(t) < 0) {
+        if (pf_pending_before_wait(t) < 0) {
             return NULL; /* checked first: code that runs there may take a
                             permit */
         }
@@ -364,6 +365,9 @@ pf_wait_yield(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
     if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_unwind_cuts_off(t)) {
+            return 0; /* nothing else may run */
+        }
         if (pf_pending_run(t) < 0) {
             return -1;
         }

@@ -396,7 +396,6 @@ watch_thread(void *started)
 {
     Watchdog *self = started;
     pf_help_thread_begins();
-    pf_interrupt_refuse_signals();
     while (!pf_load(&self->stop)) {
         int64_t pause = look(self);
         if (pause != 0 && acquire(self->locks[WAKE], pause)) {
@@ -460,8 +459,11 @@ static bool
 begin_to_watch(Watchdog *self)
 {
     (void)pf_interrupt_install(); /* if it fails, reports lack C functions */
-    if (PyThread_start_new_thread(watch_thread, self) !=
-        PYTHREAD_INVALID_THREAD_ID) {
+    pf_interrupt_refuse_signals();
+    bool begun = PyThread_start_new_thread(watch_thread, self) !=
+                 PYTHREAD_INVALID_THREAD_ID;
+    pf_interrupt_accept_signals();
+    if (begun) {
         return true;
     }
     uninstall_signal();
