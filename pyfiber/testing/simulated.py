@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -49,6 +49,10 @@ class Session(starting.Session):
         return ident
 
 
+#: Who simulates threads, under the key "process"; setdefault() is one step for all threads.
+HOLDER: dict[str, Simulated] = {}
+
+
 class Simulated:
     """The threads of the runs of one exploration."""
 
@@ -60,17 +64,26 @@ class Simulated:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Patch, so that locks park, and let the table stand in for `_thread`."""
-        patched = pyfiber.patch()
-        try:
-            installed = table.install(table.THREADS)
-            try:
-                with NUMBERS:
-                    yield
-            finally:
-                installed.undo()
-        finally:
-            patched.undo()
+        """Patch, so that locks park, and let the table stand in for `_thread`.
+
+        FiberError while another run makes threads fibers, as `threading` has one set of tables.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.let_go)
+            if HOLDER.setdefault("process", self) is not self or starting.session is not None:
+                raise pyfiber.FiberError(
+                    "the program's threads are fibers already: there is one run with "
+                    'threads="simulated" at a time in a process, and none in virtual_threads()'
+                )
+            stack.callback(pyfiber.patch().undo)
+            stack.callback(table.install(table.THREADS).undo)
+            stack.enter_context(NUMBERS)
+            yield
+
+    def let_go(self) -> None:
+        """Let another exploration simulate threads."""
+        if HOLDER.get("process") is self:
+            del HOLDER["process"]
 
     @contextmanager
     def a_run(self) -> Iterator[None]:
