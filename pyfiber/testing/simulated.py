@@ -20,9 +20,9 @@ from pyfiber import _engine
 from pyfiber._native import get_ident
 from pyfiber._patch._threading import is_virtual
 from pyfiber._virtual import shutdown, starting, table
-from pyfiber.testing.errors import NeverAwaitedError
+from pyfiber.testing.errors import NeverAwaitedError, repr_of
 from pyfiber.testing.guards import Change, Shared
-from pyfiber.testing.machines import on_this_machine
+from pyfiber.testing.machines import has_crashed, on_this_machine
 from pyfiber.testing.report import format_failure
 
 POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
@@ -130,6 +130,8 @@ class Simulated:
         """Stands in for threading.excepthook, unless the program sets another one."""
         if isinstance(args.exc_value, (SystemExit, pyfiber.FiberExit, pyfiber.Cancelled)):
             return
+        if has_crashed():  # nothing of a machine is left after a crash, not even its failures
+            return
         name = "a thread" if args.thread is None else args.thread.name
         self.failed.append((name, args.exc_value))
         if self.on_failure is not None:
@@ -144,7 +146,9 @@ class Simulated:
     def look_for_failed(self) -> None:
         """Raise what has ended a thread, as no code has looked at it."""
         if self.failed:
-            names = [f"the thread {name!r} has failed with {exc!r}" for name, exc in self.failed]
+            names = [
+                f"the thread {name!r} has failed with {repr_of(exc)}" for name, exc in self.failed
+            ]
             raise NeverAwaitedError("; ".join(names)) from self.failed[0][1]
 
 

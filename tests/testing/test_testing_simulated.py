@@ -164,6 +164,24 @@ def test_failure_names_the_exception_of_a_thread_that_came_before() -> None:
     assert any("in divides" in note for note in exc.__notes__)
 
 
+def test_exception_without_a_text_is_a_failure_as_well() -> None:
+    class WithoutTextError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+        __repr__ = __str__
+
+    def fails() -> None:
+        raise WithoutTextError
+
+    def main() -> None:
+        threading.Thread(target=fails).start()
+
+    failure = failure_of(main)
+    assert isinstance(failure, NeverAwaitedError)
+    assert "WithoutTextError(<its repr() failed>)" in str(failure)
+
+
 def test_log_names_the_exception_that_ends_a_thread() -> None:
     def main() -> None:
         threading.Thread(target=lambda: 1 / 0, name="divider").start()
