@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import os
 import select
 import socket
 import subprocess
@@ -164,6 +165,24 @@ def guarded(real: Function, blocks: Callable[..., bool], call: str, *instead: st
     return checked
 
 
+def guarded_process(real: Function, call: str) -> Function:
+    """A replacement for a function that starts a process, whose timing no schedule controls.
+
+    Elsewhere than among simulated threads, patch() may let what waits for a process park.
+    """
+
+    @functools.wraps(real)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if guarded_here() and simulated_here():
+            raise pyfiber.FiberError(
+                f"{call} starts a process, whose timing no schedule controls: replace that call in "
+                "the test, or give the run clock='real' (then runs may differ)"
+            )
+        return real(*args, **kwargs)
+
+    return checked
+
+
 def guarded_select(real: Function) -> Function:
     """A replacement for select.select() that in a run returns what is ready, or refuses to wait."""
 
@@ -272,7 +291,10 @@ def guards() -> Iterator[Change]:
     process = guarded(
         subprocess.Popen.__init__, lambda *_, **__: True, "a subprocess", "use what it would print"
     )
-    yield subprocess.Popen, "__init__", process
+    yield subprocess.Popen, "__init__", guarded_process(process, "subprocess")
+    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
+        if hasattr(os, name):
+            yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
     yield from guarded_sockets()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import concurrent.futures
+import multiprocessing
+import os
 import queue
 import select
 import socket
@@ -335,3 +337,26 @@ def test_changes_may_be_entered_again_while_they_are_made() -> None:
     with shared:
         assert entered == [1, 2]
     assert shared.users == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: os.fork() or os._exit(0),
+        lambda: subprocess.run([sys.executable, "-c", ""]),
+        lambda: multiprocessing.get_context("fork").Process(target=len, args=("",)).start(),
+    ],
+    ids=["fork", "subprocess", "multiprocessing"],
+)
+def test_process_is_refused_among_simulated_threads(start: Callable[[], object]) -> None:
+    with pytest.raises(FiberError, match="starts a process, whose timing no schedule controls"):
+        run(start, threads="simulated")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_process_is_allowed_among_simulated_threads_with_a_real_clock() -> None:
+    def main() -> None:
+        assert subprocess.run([sys.executable, "-c", ""]).returncode == 0
+
+    run(main, threads="simulated", clock="real")
