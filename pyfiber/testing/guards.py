@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._native import get_ident
+from pyfiber._native import get_ident, is_native
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -35,6 +35,10 @@ Function = Callable[..., Any]
 REAL_THREAD = (
     "the program under test starts a real thread, whose timing no schedule controls: replace "
     "that call in the test, or allow threads with threads=True (then runs may differ)"
+)
+REAL_AMONG_SIMULATED = (
+    "the program under test starts a native thread, whose timing no schedule controls: replace "
+    "that call in the test, or give the run clock='real' (then runs may differ)"
 )
 PACKAGES_LEFT_ALONE = frozenset(
     {"pyfiber", "pytest", "_pytest", "pluggy", "xdist", "execnet", "hypothesis"}
@@ -260,7 +264,10 @@ def guarded_start(real: Function) -> Function:
     @functools.wraps(real)
     def start(*args: Any, **kwargs: Any) -> Any:
         rules = rules_here()
-        if rules is not None and rules.active and not (rules.threads or rules.simulated):
+        if rules is not None and rules.active and rules.simulated and rules.guarded:
+            if isinstance(args[0], threading.Thread) and is_native(args[0]):
+                raise pyfiber.FiberError(f"{REAL_AMONG_SIMULATED}: {args[0]!r}")
+        elif rules is not None and rules.active and not (rules.threads or rules.simulated):
             who = f": {args[0]!r}" if isinstance(args[0], threading.Thread) else ""
             raise pyfiber.FiberError(REAL_THREAD + who)
         return real(*args, **kwargs)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._native import get_ident
+from pyfiber._native import get_ident, is_native
 from pyfiber._patch._threading import is_virtual
 from pyfiber._virtual import shutdown, starting, table
 from pyfiber.testing.errors import NeverAwaitedError, repr_of
@@ -170,9 +170,12 @@ def numbered(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def hash_of(self: Any) -> int:
-    """The number, so that a set of such objects has the same order in each run."""
-    number: int = vars(self).get("_number_in_run") or object.__hash__(self)
-    return number
+    """The number, so that a set of such objects has the same order in each run.
+
+    A native thread may outlive the run, after which `threading` looks for it by its usual hash.
+    """
+    number: int | None = None if is_native(self) else vars(self).get("_number_in_run")
+    return number or object.__hash__(self)
 
 
 def numbers() -> Iterator[Change]:

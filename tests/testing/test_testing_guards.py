@@ -360,3 +360,32 @@ def test_process_is_allowed_among_simulated_threads_with_a_real_clock() -> None:
         assert subprocess.run([sys.executable, "-c", ""]).returncode == 0
 
     run(main, threads="simulated", clock="real")
+
+
+def test_native_thread_is_refused_among_simulated_threads() -> None:
+    thread = pyfiber.native_thread(lambda: None)
+    with pytest.raises(FiberError, match="starts a native thread"):
+        run(lambda: thread.start(), threads="simulated")
+    thread.start()
+    thread.join()
+
+
+def test_native_thread_that_outlives_a_run_is_found_in_the_tables_of_threading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun = _thread.allocate_lock()
+    begun.acquire()
+
+    def main() -> threading.Thread:
+        thread = pyfiber.native_thread(begun.acquire)
+        thread.start()
+        threads[thread] = True
+        return thread
+
+    threads: dict[threading.Thread, bool] = {}
+    thread = run(main, threads="simulated", clock="real")
+    assert threads[thread]
+    begun.release()
+    thread.join()
+    assert thread not in threading.enumerate()
+    assert capsys.readouterr().err == ""
