@@ -49,7 +49,7 @@ class Session(starting.Session):
         return ident
 
 
-#: Who simulates threads, under the key "process"; setdefault() is one step for all threads.
+#: The object that simulates threads, under the key "process"; setdefault() is one step for all threads.
 HOLDER: dict[str, Simulated] = {}
 
 
