@@ -49,7 +49,7 @@ class Session(starting.Session):
         return ident
 
 
-#: The object that simulates threads, under the key "process"; setdefault() is one step for all threads.
+#: The simulator in force, under the key "process"; setdefault() is one step for all threads.
 HOLDER: dict[str, Simulated] = {}
 
 
