@@ -154,6 +154,14 @@ def readable(sock: socket.socket) -> bool:
     return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
 
+def unread(fd: int, *_: object) -> bool:
+    """Would a read from the descriptor, a pipe say, wait?"""
+    try:
+        return os.get_blocking(fd) and not select.select([fd], [], [], 0)[0]
+    except (OSError, TypeError, ValueError):
+        return False  # os.read() says what is wrong
+
+
 PARK = "let it park by pyfiber.patch()"
 
 
@@ -302,6 +310,8 @@ def guards() -> Iterator[Change]:
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
         if hasattr(os, name):
             yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
+    instead = "wait with pyfiber.wait_readable() before"
+    yield os, "read", guarded(os.read, unread, "os.read() of a descriptor without data", instead)
     yield from guarded_sockets()
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from time import monotonic as imported_monotonic
 from time import sleep as imported_sleep
 from typing import Any
@@ -389,3 +390,22 @@ def test_native_thread_that_outlives_a_run_is_found_in_the_tables_of_threading(
     thread.join()
     assert thread not in threading.enumerate()
     assert capsys.readouterr().err == ""
+
+
+def test_read_of_an_empty_pipe_is_refused_and_of_others_is_not(tmp_path: Path) -> None:
+    def main() -> bytes:
+        reader, writer = os.pipe()
+        with pytest.raises(FiberError, match=r"os\.read\(\) of a descriptor without data"):
+            os.read(reader, 1)
+        os.write(writer, b"1")
+        found = os.read(reader, 1)
+        os.close(writer)
+        found += os.read(reader, 1)
+        os.close(reader)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.read(reader, 1)
+        with (tmp_path / "file").open("w+b", buffering=0) as file:
+            return found + os.read(file.fileno(), 1)
+
+    for threads in (False, "simulated"):
+        assert run(main, threads=threads) == b"1"
