@@ -106,7 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in COMMANDS:
         add(commands)
-    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    for_pytest: list[str] = []
+    if words[:1] == ["explore"] and "--" in words:
+        at = words.index("--")
+        words, for_pytest = words[:at], words[at + 1 :]
+    options = parser.parse_args(words, argparse.Namespace(for_pytest=for_pytest))
     result: int = options.main(options)
     return result
 

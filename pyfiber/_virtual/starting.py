@@ -76,9 +76,10 @@ class Session:
         session = self
 
     def close(self) -> None:
-        """Threads are started as before from now on."""
+        """Threads are started as before from now on; nothing is done if open() has failed."""
         global session
-        session = None
+        if session is self:
+            session = None
 
     def takes(self) -> bool:
         """Whether a thread that the running code starts belongs to the session."""

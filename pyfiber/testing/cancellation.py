@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pyfiber
 from pyfiber.testing import report
-from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.errors import ScheduleFailure, first_line
 from pyfiber.testing.network import Network
 from pyfiber.testing.runner import (
     MAX_STEPS,
@@ -134,7 +134,7 @@ class Injector:
         tracer = Tracer(self.runner.program.clock, self.runner.points)
         self.attempt(point, tracer)
         text = (
-            f"the program fails {self.where()} (point {point}): {report.first_line(exc)}\n\n"
+            f"the program fails {self.where()} (point {point}): {first_line(exc)}\n\n"
             f"{report.format_failure(exc)}\n\nwho ran when:\n{tracer.text()}"
         )
         raise ScheduleFailure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from importlib.metadata import entry_points
 
 DESCRIPTION = """\
@@ -37,9 +38,10 @@ def arguments(options: argparse.Namespace) -> list[str]:
             words.append(f"--fiber-{name}={value}")
     for name in ("include", "exclude"):
         words += [f"--fiber-{name}={module}" for module in getattr(options, name) or ()]
-    if not entry_points(group="pytest11", name="pyfiber"):
+    autoload = not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    if not (autoload and entry_points(group="pytest11", name="pyfiber")):
         words += ["-p", PLUGIN]
-    return [*words, *options.tests]
+    return [*words, *options.tests, *options.for_pytest]
 
 
 def main(options: argparse.Namespace) -> int:

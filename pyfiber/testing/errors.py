@@ -64,3 +64,20 @@ class NeverAwaitedError(RuntimeError):
 
 class LeftRunningError(RuntimeError):
     """The function under test returned while fibers it had started were still running."""
+
+
+def repr_of(exc: BaseException | None) -> str:
+    """The exception's repr(), or its type if that fails."""
+    try:
+        return repr(exc)
+    except Exception:
+        return f"{type(exc).__name__}(<its repr() failed>)"
+
+
+def first_line(exc: BaseException) -> str:
+    """Type and message, in one line."""
+    try:
+        message = str(exc).partition("\n")[0]
+    except Exception:
+        message = "<its str() failed>"
+    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from pyfiber import _engine
-from pyfiber.testing import report
-from pyfiber.testing.errors import ReplayDivergence
+from pyfiber.testing.errors import ReplayDivergence, first_line
 from pyfiber.testing.found import Found, describe_divergence, failure, hints
 from pyfiber.testing.network import Network
 from pyfiber.testing.points import Switch
@@ -193,7 +192,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
             ) from attempt.failure
         if attempt.failure is not None:
             found = Found(runner, attempt.failure, runner.schedule())
-            headline = f"the schedule fails with {report.first_line(attempt.failure)}"
+            headline = f"the schedule fails with {first_line(attempt.failure)}"
             known = "can happen" if schedule.switch == "gil" else ""
             raise failure(found, headline, tracer, verdict=known) from None
         if runner.explorer.choice_count > len(schedule.choices):

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pyfiber.testing import report
-from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
+from pyfiber.testing.errors import (
+    NeverAwaitedError,
+    NondeterminismError,
+    ScheduleFailure,
+    first_line,
+)
 from pyfiber.testing.html import page
 from pyfiber.testing.parting import Path, parting, run_again
 from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
@@ -110,8 +115,7 @@ def differs(
     """
     where = which_choice(runner, schedule)
     ends = [
-        "nothing failed" if exc is None else report.first_line(exc)
-        for exc in (before, attempt.failure)
+        "nothing failed" if exc is None else first_line(exc) for exc in (before, attempt.failure)
     ]
     outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
     later = parting(run_again(runner, schedule), run_again(runner, schedule))

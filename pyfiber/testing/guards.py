@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import os
 import select
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._native import get_ident
+from pyfiber._native import get_ident, is_native
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -34,6 +35,10 @@ Function = Callable[..., Any]
 REAL_THREAD = (
     "the program under test starts a real thread, whose timing no schedule controls: replace "
     "that call in the test, or allow threads with threads=True (then runs may differ)"
+)
+REAL_AMONG_SIMULATED = (
+    "the program under test starts a native thread, whose timing no schedule controls: replace "
+    "that call in the test, or give the run clock='real' (then runs may differ)"
 )
 PACKAGES_LEFT_ALONE = frozenset(
     {"pyfiber", "pytest", "_pytest", "pluggy", "xdist", "execnet", "hypothesis"}
@@ -149,6 +154,14 @@ def readable(sock: socket.socket) -> bool:
     return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
 
+def unread(fd: int, *_: object) -> bool:
+    """Would a read from the descriptor, a pipe say, wait?"""
+    try:
+        return os.get_blocking(fd) and not select.select([fd], [], [], 0)[0]
+    except (OSError, TypeError, ValueError):
+        return False  # os.read() says what is wrong
+
+
 PARK = "let it park by pyfiber.patch()"
 
 
@@ -159,6 +172,24 @@ def guarded(real: Function, blocks: Callable[..., bool], call: str, *instead: st
     def checked(*args: Any, **kwargs: Any) -> Any:
         if guarded_here() and not parks(real) and blocks(*args, **kwargs):
             refuse(call, *(instead or ("use pyfiber's own", PARK)))
+        return real(*args, **kwargs)
+
+    return checked
+
+
+def guarded_process(real: Function, call: str) -> Function:
+    """A replacement for a function that starts a process, whose timing no schedule controls.
+
+    Elsewhere than among simulated threads, patch() may let what waits for a process park.
+    """
+
+    @functools.wraps(real)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if guarded_here() and simulated_here():
+            raise pyfiber.FiberError(
+                f"{call} starts a process, whose timing no schedule controls: replace that call in "
+                "the test, or give the run clock='real' (then runs may differ)"
+            )
         return real(*args, **kwargs)
 
     return checked
@@ -241,7 +272,10 @@ def guarded_start(real: Function) -> Function:
     @functools.wraps(real)
     def start(*args: Any, **kwargs: Any) -> Any:
         rules = rules_here()
-        if rules is not None and rules.active and not (rules.threads or rules.simulated):
+        if rules is not None and rules.active and rules.simulated and rules.guarded:
+            if isinstance(args[0], threading.Thread) and is_native(args[0]):
+                raise pyfiber.FiberError(f"{REAL_AMONG_SIMULATED}: {args[0]!r}")
+        elif rules is not None and rules.active and not (rules.threads or rules.simulated):
             who = f": {args[0]!r}" if isinstance(args[0], threading.Thread) else ""
             raise pyfiber.FiberError(REAL_THREAD + who)
         return real(*args, **kwargs)
@@ -272,7 +306,12 @@ def guards() -> Iterator[Change]:
     process = guarded(
         subprocess.Popen.__init__, lambda *_, **__: True, "a subprocess", "use what it would print"
     )
-    yield subprocess.Popen, "__init__", process
+    yield subprocess.Popen, "__init__", guarded_process(process, "subprocess")
+    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
+        if hasattr(os, name):
+            yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
+    instead = "wait with pyfiber.wait_readable() before"
+    yield os, "read", guarded(os.read, unread, "os.read() of a descriptor without data", instead)
     yield from guarded_sockets()
 
 

@@ -222,10 +222,15 @@ def on_this_machine(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def has_crashed() -> bool:
+    """Whether the machine of the running code has crashed, and the code cleans up."""
+    life = LIFE.get()
+    return life is not None and life.over
+
+
 def check_alive() -> None:
     """FiberError if the machine of the running code has crashed, and the code cleans up."""
-    life = LIFE.get()
-    if life is not None and life.over:
+    if has_crashed():
         raise FiberError("code of a machine that has crashed cannot start a machine")
 
 

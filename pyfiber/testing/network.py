@@ -107,6 +107,8 @@ class Network:
         faults: int = 2,
     ) -> None:
         self.buffer = check_number(buffer, "buffer", "bytes", 1, 2**30)
+        if hosts is not None and not isinstance(hosts, Mapping):
+            raise TypeError(f"hosts maps names to addresses, not {type(hosts).__name__!r}")
         self.hosts = {name.lower(): address for name, address in (hosts or {}).items()}
         for address in self.hosts.values():
             family_of(address)
@@ -332,6 +334,8 @@ class Network:
     def machines(self, places: Place | Sequence[Place]) -> list[Machine]:
         if isinstance(places, (str, Machine)):
             return [self.machine(places)]
+        if not isinstance(places, (list, tuple, set, frozenset)):
+            raise TypeError(f"a machine is a node or its name, not {type(places).__name__!r}")
         return [self.machine(place) for place in places]
 
     def machine_at(self, key: Key, here: Machine) -> Machine:
@@ -619,7 +623,9 @@ def check_bandwidth(value: int | None) -> int | None:
 
 
 def family_of(address: str) -> int:
-    """The family of an address in numbers; ValueError if there is none."""
+    """The family of an address in numbers; ValueError if there is none, TypeError if no string."""
+    if not isinstance(address, str):
+        raise TypeError(f"hosts gives names addresses in numbers, not {type(address).__name__!r}")
     for family in ANY:
         try:
             _standard.inet_pton(family, address)

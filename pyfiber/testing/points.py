@@ -245,6 +245,8 @@ class Points:
             callbacks |= {events.LINE: self.engine.line, events.JUMP: self.engine.place}
         elif self.switch == "access":
             callbacks |= {events.INSTRUCTION: self.engine.place}
+            if beside_another_tool():
+                callbacks |= {events.LINE: keep_line}
         else:
             callbacks |= {
                 events.JUMP: self.engine.place,
@@ -271,6 +273,19 @@ class Points:
             monitoring.register_callback(self.tool, event, None)
         monitoring.free_tool_id(self.tool)
         self.tool = -1
+
+
+def beside_another_tool() -> bool:
+    """Does a tool other than an exploration use sys.monitoring: coverage, say?"""
+    return any(MONITORING.get_tool(tool) for tool in range(6) if tool not in TOOLS)
+
+
+def keep_line(code: CodeType, line: int) -> None:
+    """Keep the LINE event of a place, so that its INSTRUCTION event is reported.
+
+    CPython (3.13 at least) drops the INSTRUCTION event of a place when the last tool that has asked
+    for its LINE event disables that, as coverage does when the line has run once.
+    """
 
 
 def take_tool() -> int:

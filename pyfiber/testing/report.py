@@ -50,12 +50,3 @@ def failure_text(
         f"{verdict}\n"
         f"who ran when (* marks a turn out of the usual order):\n{log}"
     )
-
-
-def first_line(exc: BaseException) -> str:
-    """Type and message, in one line."""
-    try:
-        message = str(exc).partition("\n")[0]
-    except Exception:
-        message = "<its str() failed>"
-    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

@@ -17,7 +17,7 @@ import pyfiber
 from pyfiber import _engine, _hooks, _report
 from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
-from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
+from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError, repr_of
 from pyfiber.testing.network import Network
 from pyfiber.testing.points import Points, check_names, check_switch
 from pyfiber.testing.schedule import Choice, Schedule
@@ -418,13 +418,13 @@ class Runner:
             raise NeverAwaitedError(
                 "nobody asked for the result of "
                 + ", ".join(
-                    f"{fiber!r}, which failed with {exc!r}"
+                    f"{fiber!r}, which failed with {repr_of(exc)}"
                     for fiber, exc in zip(unseen, exceptions, strict=True)
                 )
             ) from exceptions[0]
         for fiber, exc in zip(unseen, exceptions, strict=True):
             if exc is not failure:
-                failure.add_note(f"besides, {fiber!r} failed with {exc!r}")
+                failure.add_note(f"besides, {fiber!r} failed with {repr_of(exc)}")
 
     def story(self) -> str:
         """What the network did in the last run."""

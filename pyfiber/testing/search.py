@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pyfiber.testing import report
-from pyfiber.testing.errors import NondeterminismError, ScheduleFailure
+from pyfiber.testing.errors import NondeterminismError, ScheduleFailure, first_line
 from pyfiber.testing.found import Found, differs, failure, signature
 from pyfiber.testing.parting import Path
 from pyfiber.testing.points import EVERYTHING
@@ -243,7 +242,7 @@ class Finding:
         how = self.how
         headline = (
             f"schedule {self.number} of {how.schedules} (strategy {how.strategy!r}, seed "
-            f"{how.seed}) fails with {report.first_line(self.found.exception)}"
+            f"{how.seed}) fails with {first_line(self.found.exception)}"
         )
         return failure(self.found, headline, self.tracer, how.seed, self.number, verdict)
 

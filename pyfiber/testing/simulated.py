@@ -11,18 +11,18 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._native import get_ident
+from pyfiber._native import get_ident, is_native
 from pyfiber._patch._threading import is_virtual
 from pyfiber._virtual import shutdown, starting, table
-from pyfiber.testing.errors import NeverAwaitedError
+from pyfiber.testing.errors import NeverAwaitedError, repr_of
 from pyfiber.testing.guards import Change, Shared
-from pyfiber.testing.machines import on_this_machine
+from pyfiber.testing.machines import has_crashed, on_this_machine
 from pyfiber.testing.report import format_failure
 
 POOLS = ("concurrent.futures.thread", "ThreadPoolExecutor")
@@ -49,6 +49,10 @@ class Session(starting.Session):
         return ident
 
 
+#: The simulator in force, under the key "process"; setdefault() is one step for all threads.
+HOLDER: dict[str, Simulated] = {}
+
+
 class Simulated:
     """The threads of the runs of one exploration."""
 
@@ -60,17 +64,26 @@ class Simulated:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Patch, so that locks park, and let the table stand in for `_thread`."""
-        patched = pyfiber.patch()
-        try:
-            installed = table.install(table.THREADS)
-            try:
-                with NUMBERS:
-                    yield
-            finally:
-                installed.undo()
-        finally:
-            patched.undo()
+        """Patch, so that locks park, and let the table stand in for `_thread`.
+
+        FiberError while another run makes threads fibers, as `threading` has one set of tables.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.let_go)
+            if HOLDER.setdefault("process", self) is not self or starting.session is not None:
+                raise pyfiber.FiberError(
+                    "the program's threads are fibers already: there is one run with "
+                    'threads="simulated" at a time in a process, and none in virtual_threads()'
+                )
+            stack.callback(pyfiber.patch().undo)
+            stack.callback(table.install(table.THREADS).undo)
+            stack.enter_context(NUMBERS)
+            yield
+
+    def let_go(self) -> None:
+        """Let another exploration simulate threads."""
+        if HOLDER.get("process") is self:
+            del HOLDER["process"]
 
     @contextmanager
     def a_run(self) -> Iterator[None]:
@@ -117,6 +130,8 @@ class Simulated:
         """Stands in for threading.excepthook, unless the program sets another one."""
         if isinstance(args.exc_value, (SystemExit, pyfiber.FiberExit, pyfiber.Cancelled)):
             return
+        if has_crashed():  # nothing of a machine is left after a crash, not even its failures
+            return
         name = "a thread" if args.thread is None else args.thread.name
         self.failed.append((name, args.exc_value))
         if self.on_failure is not None:
@@ -131,7 +146,9 @@ class Simulated:
     def look_for_failed(self) -> None:
         """Raise what has ended a thread, as no code has looked at it."""
         if self.failed:
-            names = [f"the thread {name!r} has failed with {exc!r}" for name, exc in self.failed]
+            names = [
+                f"the thread {name!r} has failed with {repr_of(exc)}" for name, exc in self.failed
+            ]
             raise NeverAwaitedError("; ".join(names)) from self.failed[0][1]
 
 
@@ -153,9 +170,12 @@ def numbered(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def hash_of(self: Any) -> int:
-    """The number, so that a set of such objects has the same order in each run."""
-    number: int = vars(self).get("_number_in_run") or object.__hash__(self)
-    return number
+    """The number, so that a set of such objects has the same order in each run.
+
+    A native thread may outlive the run, after which `threading` looks for it by its usual hash.
+    """
+    number: int | None = None if is_native(self) else vars(self).get("_number_in_run")
+    return number or object.__hash__(self)
 
 
 def numbers() -> Iterator[Change]:

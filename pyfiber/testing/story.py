@@ -18,6 +18,7 @@ from typing import Any
 from pyfiber import _engine
 from pyfiber._patch._threading import HANDLE
 from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.errors import first_line
 from pyfiber.testing.points import Points, is_standard
 from pyfiber.testing.schedule import KINDS
 
@@ -230,7 +231,7 @@ class Tracer:
     def fails(self, exc: BaseException) -> None:
         """An exception is about to end the running fiber."""
         if self.current is not None:
-            self.failed[self.current.fiber] = f"{type(exc).__name__}: {exc}".partition("\n")[0]
+            self.failed[self.current.fiber] = first_line(exc)
 
     def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import concurrent.futures
+import multiprocessing
+import os
 import queue
 import select
 import socket
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from time import monotonic as imported_monotonic
 from time import sleep as imported_sleep
 from typing import Any
@@ -335,3 +338,74 @@ def test_changes_may_be_entered_again_while_they_are_made() -> None:
     with shared:
         assert entered == [1, 2]
     assert shared.users == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: os.fork() or os._exit(0),
+        lambda: subprocess.run([sys.executable, "-c", ""]),
+        lambda: multiprocessing.get_context("fork").Process(target=len, args=("",)).start(),
+    ],
+    ids=["fork", "subprocess", "multiprocessing"],
+)
+def test_process_is_refused_among_simulated_threads(start: Callable[[], object]) -> None:
+    with pytest.raises(FiberError, match="starts a process, whose timing no schedule controls"):
+        run(start, threads="simulated")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_process_is_allowed_among_simulated_threads_with_a_real_clock() -> None:
+    def main() -> None:
+        assert subprocess.run([sys.executable, "-c", ""]).returncode == 0
+
+    run(main, threads="simulated", clock="real")
+
+
+def test_native_thread_is_refused_among_simulated_threads() -> None:
+    thread = pyfiber.native_thread(lambda: None)
+    with pytest.raises(FiberError, match="starts a native thread"):
+        run(lambda: thread.start(), threads="simulated")
+    thread.start()
+    thread.join()
+
+
+def test_native_thread_that_outlives_a_run_is_found_in_the_tables_of_threading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun = _thread.allocate_lock()
+    begun.acquire()
+
+    def main() -> threading.Thread:
+        thread = pyfiber.native_thread(begun.acquire)
+        thread.start()
+        threads[thread] = True
+        return thread
+
+    threads: dict[threading.Thread, bool] = {}
+    thread = run(main, threads="simulated", clock="real")
+    assert threads[thread]
+    begun.release()
+    thread.join()
+    assert thread not in threading.enumerate()
+    assert capsys.readouterr().err == ""
+
+
+def test_read_of_an_empty_pipe_is_refused_and_of_others_is_not(tmp_path: Path) -> None:
+    def main() -> bytes:
+        reader, writer = os.pipe()
+        with pytest.raises(FiberError, match=r"os\.read\(\) of a descriptor without data"):
+            os.read(reader, 1)
+        os.write(writer, b"1")
+        found = os.read(reader, 1)
+        os.close(writer)
+        found += os.read(reader, 1)
+        os.close(reader)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.read(reader, 1)
+        with (tmp_path / "file").open("w+b", buffering=0) as file:
+            return found + os.read(file.fileno(), 1)
+
+    for threads in (False, "simulated"):
+        assert run(main, threads=threads) == b"1"

@@ -620,6 +620,12 @@ def test_a_network_refuses_what_is_none() -> None:
         Network(buffer=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="numbers"):
         Network(hosts={"a": "b"})
+    with pytest.raises(TypeError, match="hosts"):
+        Network(hosts=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="hosts"):
+        Network(hosts={"a": 3})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="a machine is a node or its name"):
+        Network().partition(3)  # type: ignore[arg-type]
 
 
 def test_without_a_network_sockets_are_the_systems() -> None:

@@ -621,6 +621,19 @@ def test_command_explores_and_replays(
     assert "2 passed" in printed
 
 
+def test_command_hands_options_on_to_pytest(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_bank=BANK + UNMARKED)
+    explore = (sys.executable, "-m", "pyfiber", "explore", "test_bank.py")
+    result = pytester.run(*explore, "-n", "5", "--", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["test_bank.py::test_withdraw"])
+
+
+def test_command_skips_async_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("async def test_it(): pass")
+    result = pytester.runpytest_inprocess(*PLUGIN, "--fiber-explore")
+    result.assert_outcomes(skipped=1)
+
+
 def test_command_knows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         pyfiber.__main__.main(["explore", "--help"])

@@ -479,6 +479,42 @@ def test_coverage_counts_lines_and_points_work(tmp_path: Path) -> None:
     assert "100%" in out.stdout, out.stdout
 
 
+@pytest.mark.parametrize("core", ["ctrace", "sysmon"])
+def test_runs_of_one_schedule_do_not_differ_under_coverage(core: str, tmp_path: Path) -> None:
+    pytest.importorskip("coverage")
+    script = tmp_path / "program.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import threading
+            from pyfiber.testing import explore
+
+            def threads_increment():
+                class Counter:
+                    value = 0
+
+                counter = Counter()
+
+                def add():
+                    counter.value += 1
+
+                threads = [threading.Thread(target=add) for _ in range(2)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+            for switch in ("line", "access", "gil"):
+                explore(threads_increment, 20, threads="simulated", switch=switch)
+            """
+        )
+    )
+    run = [sys.executable, "-m", "coverage", "run", "--data-file", str(tmp_path / "data")]
+    environment = os.environ | {"COVERAGE_CORE": core}
+    out = subprocess.run([*run, str(script)], capture_output=True, text=True, env=environment)
+    assert out.returncode == 0, out.stderr
+
+
 def test_two_threads_explore_at_once() -> None:
     found: list[bool] = []
     threads = [

@@ -18,6 +18,7 @@ import pytest
 
 import pyfiber
 from pyfiber import DeadlockError, FiberError
+from pyfiber._patch._threading import is_virtual
 from pyfiber.testing import (
     LeftRunningError,
     NeverAwaitedError,
@@ -161,6 +162,24 @@ def test_failure_names_the_exception_of_a_thread_that_came_before() -> None:
     assert isinstance(exc, AssertionError)
     assert any("the thread 'divider' failed:" in note for note in exc.__notes__)
     assert any("in divides" in note for note in exc.__notes__)
+
+
+def test_exception_without_a_text_is_a_failure_as_well() -> None:
+    class WithoutTextError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+        __repr__ = __str__
+
+    def fails() -> None:
+        raise WithoutTextError
+
+    def main() -> None:
+        threading.Thread(target=fails).start()
+
+    failure = failure_of(main)
+    assert isinstance(failure, NeverAwaitedError)
+    assert "WithoutTextError(<its repr() failed>)" in str(failure)
 
 
 def test_log_names_the_exception_that_ends_a_thread() -> None:
@@ -334,6 +353,35 @@ def test_two_explorations_with_simulated_threads_exclude_each_other() -> None:
 
     run(inside, threads="simulated", clock="real")
     assert helper == [None]
+
+
+def test_refused_exploration_leaves_the_other_alone() -> None:
+    refused: list[str] = []
+
+    def explore_too() -> None:
+        try:
+            explore(lambda: None, threads="simulated")
+        except FiberError as exc:
+            refused.append(str(exc))
+
+    def inside() -> None:
+        native = pyfiber.native_thread(explore_too)
+        native.start()
+        while native.is_alive():
+            pyfiber.testing.choose([1])
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        assert is_virtual(thread)
+
+    run(inside, threads="simulated", clock="real")
+    assert len(refused) == 1
+    assert "are fibers already" in refused[0]
+
+
+def test_exploration_in_virtual_threads_is_refused() -> None:
+    with pyfiber.virtual_threads(), pytest.raises(FiberError, match="are fibers already"):
+        explore(lambda: None, threads="simulated")
 
 
 # ------------------------------------------------------------------- the same each time

@@ -60,6 +60,27 @@ def test_a_crash_ends_the_threads_of_the_node() -> None:
     assert ticks == [0, 1, 2]
 
 
+def test_a_crash_is_no_failure_of_the_threads_that_clean_up() -> None:
+    network = Network()
+
+    def work() -> None:
+        try:
+            park()
+        finally:
+            sleep(1)  # refused: the machine is gone
+
+    def starts_threads() -> None:
+        threading.Thread(target=work).start()
+        park()
+
+    def main() -> None:
+        node = network.node("web", starts_threads)
+        sleep(1)
+        node.crash()
+
+    testing.run(main, network=network, **SIMULATED)
+
+
 class Hello(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 

@@ -673,15 +673,17 @@ operation(ExplorerObject *x)
                : pf_points_operation((PfPointsObject *)x->points, x);
 }
 
-/* PfExplorerOps.preempt: another ready fiber may be chosen to run first. */
+/* PfExplorerOps.preempt: another ready fiber may be chosen to run first.  An
+ * operation of a tool's trace function is none of the program's: coverage takes
+ * a lock when a function begins. */
 static int
 preempt(void)
 {
     PfThread *t = pf_thread_current;
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
     ExplorerObject *x = s == NULL ? NULL : s->explorer;
-    if (x == NULL) {
-        return 0; /* only another thread's run is under test */
+    if (x == NULL || pystate_in_tracer(t->tstate)) {
+        return 0; /* only another thread's run is under test, or a tool runs */
     }
     if (!x->preempt) {
         return x->points == NULL ? 0 : operation(x);
