@@ -87,7 +87,7 @@ PF_SWITCHED(c_recursion_remaining,      int,     0,  36,  52,   0,   0);
 PF_SWITCHED(trash.delete_nesting,       int,     0, 152,   0,   0,   0);
 #endif
 
-/* Tracing: its depth, the event, and the trace function, which a switch
+/* Tracing: its depth, the event, and the functions, which a switch
  * changes if a fiber has a separate one. `last_profiled_frame` is set to NULL,
  * because it points into the stack that was just left. */
 PF_SWITCHED(tracing,                    int,    44,  44,  60,  60,  64);
@@ -96,8 +96,8 @@ PF_SWITCHED(what_event,                 int,     0,  48,  64,  64,  68);
 #endif
 PF_SWITCHED(c_tracefunc,             void *,    72,  72,  88,  88, 112);
 PF_SWITCHED(c_traceobj,              void *,    88,  88, 104, 104, 128);
-PF_READ    (c_profilefunc,           void *,    64,  64,  80,  80, 104);
-PF_READ    (c_profileobj,            void *,    80,  80,  96,  96, 120);
+PF_SWITCHED(c_profilefunc,           void *,    64,  64,  80,  80, 104);
+PF_SWITCHED(c_profileobj,            void *,    80,  80,  96,  96, 120);
 #if PY_VERSION_HEX >= 0x030F0000
 PF_SWITCHED(last_profiled_frame,     void *,     0,   0,   0,   0,  88);
 PF_READ    (base_frame,              void *,     0,   0,   0,   0,  80);

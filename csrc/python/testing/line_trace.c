@@ -29,6 +29,27 @@ PyTypeObject *pf_line_trace_type; /* constant after import */
 
 static int trace(PyObject *op, PyFrameObject *frame, int what, PyObject *arg);
 
+/* Set the thread's functions, as PyEval_SetTrace() does, but call no audit
+ * hook: while one runs, the interpreter refuses the call of another thread,
+ * which may explore as well. */
+static void
+set_trace(PyThreadState *ts, Py_tracefunc function, PyObject *object)
+{
+    PyTracing tracing = {function, pystate_profile_function(ts),
+                         Py_XNewRef(object), pystate_profile_object(ts)};
+    pystate_exchange_tracing(ts, &tracing);
+    Py_XDECREF(tracing.trace_object);
+}
+
+static void
+set_profile(PyThreadState *ts, Py_tracefunc function, PyObject *object)
+{
+    PyTracing tracing = {pystate_trace_function(ts), function,
+                         pystate_trace_object(ts), Py_XNewRef(object)};
+    pystate_exchange_tracing(ts, &tracing);
+    Py_XDECREF(tracing.profile_object);
+}
+
 /* A chain before a function; a new reference.  NULL with MemoryError. */
 static Chain *
 chain_new(PyObject *points, Py_tracefunc next, PyObject *object)
@@ -53,7 +74,7 @@ put_before(Chain *chain, PyThreadState *ts)
     PyObject *before = chain->object;
     chain->next = pystate_trace_function(ts);
     chain->object = Py_XNewRef(pystate_trace_object(ts));
-    PyEval_SetTrace(trace, (PyObject *)chain);
+    set_trace(ts, trace, (PyObject *)chain);
     Py_XDECREF(before);
 }
 
@@ -155,7 +176,7 @@ pf_line_trace_begin(PfPointsObject *points)
         if (chain == NULL) {
             return -1;
         }
-        PyEval_SetTrace(trace, (PyObject *)chain);
+        set_trace(ts, trace, (PyObject *)chain);
         Py_DECREF(chain);
     }
     if (pf_points_gil(points) && pystate_profile_function(ts) != profile) {
@@ -166,7 +187,7 @@ pf_line_trace_begin(PfPointsObject *points)
             pf_line_trace_end();
             return -1;
         }
-        PyEval_SetProfile(profile, (PyObject *)chain);
+        set_profile(ts, profile, (PyObject *)chain);
         Py_DECREF(chain);
     }
     return 0;
@@ -178,12 +199,12 @@ pf_line_trace_end(void)
     PyThreadState *ts = PyThreadState_Get();
     if (pystate_trace_function(ts) == trace) {
         Chain *chain = (Chain *)Py_NewRef(pystate_trace_object(ts));
-        PyEval_SetTrace(chain->next, chain->object);
+        set_trace(ts, chain->next, chain->object);
         Py_DECREF(chain);
     }
     if (pystate_profile_function(ts) == profile) {
         Chain *chain = (Chain *)Py_NewRef(pystate_profile_object(ts));
-        PyEval_SetProfile(chain->next, chain->object);
+        set_profile(ts, chain->next, chain->object);
         Py_DECREF(chain);
     }
 }
