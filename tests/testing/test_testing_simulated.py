@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import queue
 import subprocess
 import sys
@@ -462,3 +463,29 @@ def test_replay_line_repeats_the_failure() -> None:
         explore(race, threads="simulated", switch="line")
     with pytest.raises(ScheduleFailure):
         replay(race, caught.value.schedule, threads="simulated")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["line", "gil"])
+def test_ten_thousand_schedules_leave_nothing(switch: Any) -> None:
+    def main() -> None:
+        count = [0]
+        lock = threading.Lock()
+
+        def add() -> None:
+            with lock:
+                count[0] += 1
+
+        threads = [threading.Thread(target=add) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert count == [2]
+
+    def objects_after(schedules: int) -> int:
+        explore(main, schedules, "random", switch=switch, threads="simulated")
+        gc.collect()
+        return len(gc.get_objects())
+
+    assert objects_after(100) + 100 > objects_after(10_000)
