@@ -452,6 +452,8 @@ def test_trace_function_of_a_debugger_stays() -> None:
 def test_child_of_a_fork_goes_on_being_sliced(child: Child, end: str) -> None:
     program = f"""
 def main():
+    spin()
+    seen.clear()
     pid = os.fork()
     spin()
     if pid == 0:
@@ -466,6 +468,8 @@ print(run(main, time_slice=0.001))
 def test_child_of_a_fork_may_leave_the_run_and_begin_another(child: Child) -> None:
     program = """
 def main():
+    spin()  # the other thread is there: AddressSanitizer dislikes a fork while one begins
+    seen.clear()
     pid = os.fork()
     return pid and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 status = run(main, time_slice=0.001)
@@ -484,7 +488,7 @@ import threading
 begun, over = threading.Event(), threading.Event()
 def sliced():
     scheduler = Scheduler(time_slice=0.001)
-    scheduler.run(int)
+    scheduler.run(spin)
     begun.set()
     over.wait()
     scheduler.close()
