@@ -104,9 +104,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command that the arguments name."""
     parser = argparse.ArgumentParser(prog="python -m pyfiber", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        add(commands)
     words = sys.argv[1:] if arguments is None else arguments
+    # What one command needs is not imported for another one.
+    named = [add for add in COMMANDS if words[:1] == [add.__name__.removeprefix("add_")]]
+    for add in named or COMMANDS:
+        add(commands)
     for_pytest: list[str] = []
     if words[:1] == ["explore"] and "--" in words:
         at = words.index("--")

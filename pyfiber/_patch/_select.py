@@ -17,12 +17,10 @@ from types import ModuleType
 from typing import Any
 
 import pyfiber.selectors as ours
-from pyfiber._engine import now, sleep
+from pyfiber._engine import now
 from pyfiber._memory import in_epoll
+from pyfiber._patch._polling import look_until
 from pyfiber._patch._record import Record, gate_for
-
-#: Seconds between two looks at a poll object: the first pause and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 
 def _belongs_to_loop(thing: Any) -> bool:
@@ -60,15 +58,8 @@ def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
     theirs = _theirs_poll
     if timeout == 0 or _belongs_to_loop(self):
         return theirs(self, timeout)  # type: ignore[no-any-return]
-    end = None if timeout is None or timeout < 0 else now() + timeout / 1000
-    pause = _FIRST_PAUSE
-    while True:
-        found: list[tuple[int, int]] = theirs(self, 0)
-        left = None if end is None else end - now()
-        if found or (left is not None and left <= 0):
-            return found
-        sleep(pause if left is None else min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    seconds = None if timeout is None or timeout < 0 else timeout / 1000
+    return look_until(lambda: theirs(self, 0), seconds)
 
 
 def control(

@@ -10,10 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from pyfiber import _engine
+from pyfiber._patch._polling import look_until
 from pyfiber._patch._record import Record
-
-#: Seconds until a fiber asks again: at first, and at most.
-FIRST, LONGEST = 0.0005, 0.02
 
 #: The kind of SemLock that its holder may take again.
 _RECURSIVE = 0
@@ -30,15 +28,7 @@ class Semaphore:
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         if not _engine._may_park():
             return self._note(self._semlock.acquire(block, timeout))
-        until = None if timeout is None else _engine.now() + max(timeout, 0)
-        delay = FIRST
-        while not self._try():
-            if not block or (until is not None and _engine.now() >= until):
-                return False
-            left = delay if until is None else min(delay, max(until - _engine.now(), 0))
-            _engine._call_patched(_engine.sleep, left)
-            delay = min(delay * 2, LONGEST)
-        return True
+        return _engine._call_patched(look_until, self._try, timeout if block else 0)  # type: ignore[no-any-return]
 
     def _try(self) -> bool:
         return not self._is_anothers() and self._note(self._semlock.acquire(False))

@@ -86,10 +86,12 @@ def _stand_in_for_greenlet() -> None:
     The package greenlet has one set of greenlets for all fibers of a thread. When two fibers switch
     greenlets, greenlet copies the stack of one fiber over that of the other.
     """
+    there = sys.modules.get("greenlet")
+    if there is None and importlib.util.find_spec("greenlet") is None:
+        return
     _engine._load("pyfiber.greenlet")
     from pyfiber import greenlet
 
-    there = sys.modules.get("greenlet")
     if there is not None and there is not greenlet:
         file = getattr(there, "__file__", None)
         raise FiberError(
@@ -97,8 +99,7 @@ def _stand_in_for_greenlet() -> None:
             " pyfiber.greenlet.install() before whatever imports it, or run the program by"
             " python -m pyfiber run --virtual-threads"
         )
-    if there is not None or importlib.util.find_spec("greenlet") is not None:
-        greenlet.install()
+    greenlet.install()
 
 
 def _is_the_programs(thread: threading.Thread) -> bool:

@@ -13,22 +13,19 @@ import errno
 import operator
 import os
 import signal as standard
-import time
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from pyfiber import _engine
-from pyfiber._engine import _ThreadHandle, sleep
+from pyfiber._engine import _ThreadHandle
+from pyfiber._patch._polling import look_until
 
 #: The interpreter's own functions; None for names that this system does not have.
 original: dict[str, Any] = {
     name: vars(standard).get(name)
     for name in ("pthread_sigmask", "sigwait", "sigwaitinfo", "sigtimedwait")
 }
-
-#: Seconds between two looks for a signal: the first pause and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 #: The masks of the virtual threads that have set one.
 _masks: weakref.WeakKeyDictionary[_ThreadHandle, set[int]] = weakref.WeakKeyDictionary()
@@ -64,17 +61,9 @@ def _take(wanted: set[int]) -> Any:
 
 def _await(wanted: set[int], timeout: float | None) -> Any:
     """Park until _take() has found a signal. None: the time is over."""
-    end = None if timeout is None else time.monotonic() + timeout
-    pause = _FIRST_PAUSE
     before = original["pthread_sigmask"](standard.SIG_BLOCK, wanted)
     try:
-        while (found := _take(wanted)) is None:
-            left = pause if end is None else min(pause, end - time.monotonic())
-            if left <= 0:
-                return None
-            sleep(left)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return found
+        return look_until(lambda: _take(wanted), timeout)
     finally:
         original["pthread_sigmask"](standard.SIG_UNBLOCK, wanted - before)
 

@@ -169,8 +169,8 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
-/* Makes the wait of the running fiber.  pf_pending_before_wait() may run code that
- * closes the descriptor.  So it is called before the fiber is queued, and
+/* Makes the wait of the running fiber.  pf_pending_before_wait() may run code
+ * that closes the descriptor.  So it is called before the fiber is queued, and
  * pf_wait(), which calls it as well, finds nothing to do. */
 static Wait *
 new_wait(PfThread *t)

@@ -34,10 +34,10 @@ void pf_tracing_free_spares(PfThread *t);
 int pf_tracing_own(PfThread *t);
 void pf_tracing_disown(PfThread *t);
 bool pf_tracing_is_own(const PfTrace *trace); /* false for NULL */
-/* Calls `setter`, which is sys.settrace() or a similar function, for the functions that
- * are not in the thread state: those of a suspended fiber that has its own, or
- * the thread's, while a fiber that has its own runs.  Code may run, but must
- * not switch.  0, or -1 with an exception. */
+/* Calls `setter`, which is sys.settrace() or a similar function, for the
+ * functions that are not in the thread state: those of a suspended fiber that
+ * has its own, or the thread's, while a fiber that has its own runs.  Code may
+ * run, but must not switch.  0, or -1 with an exception. */
 int pf_tracing_set(PfThread *t, PfTrace *trace, PyObject *setter,
                    PyObject *function);
 /* Raises the exception type in the fiber soon, as PyThreadState_SetAsyncExc()
