@@ -33,7 +33,7 @@ _wait = threading.Condition.wait
 def wait(self: Any, timeout: float | None = None) -> bool:
     # No gate, because a gate calls this function from C, and stacks on which C code has called the
     # interpreter are not packed. _call_patched() marks the wait, as a gate does; it calls C only.
-    if not _engine._may_park():
+    if not wait._parks or not _engine._may_park():  # type: ignore[attr-defined]
         return _wait(self, timeout)
     # This is the standard code, except that a notification of a cancelled waiter goes to the next.
     if not self._is_owned():
@@ -60,7 +60,9 @@ def wait(self: Any, timeout: float | None = None) -> bool:
             self.notify()
 
 
-wait._parks = True  # type: ignore[attr-defined]  # for pyfiber.testing, as an open gate
+def open_wait(*, is_open: bool) -> None:
+    """Let wait() park, or call the original. Other code may keep wait() after the patch ended."""
+    wait._parks = is_open  # type: ignore[attr-defined]
 
 
 def _leave(condition: Any, waiter: Any) -> bool:
@@ -223,6 +225,8 @@ def apply(record: Record) -> None:
     _engine._patch_methods("RLock", True)
     record.on_undo(lambda: _engine._patch_methods("RLock", False))
     record.notes.append("every Lock and RLock, made before or later, and all that is made of them")
+    open_wait(is_open=True)
+    record.on_undo(lambda: open_wait(is_open=False))
     record.replace(threading.Condition, "wait", wait)
     record.replace(threading.Condition, "_acquire_restore", acquire_restore)
     record.method(threading.Thread, "start", start)

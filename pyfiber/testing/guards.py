@@ -102,10 +102,17 @@ def own(owner: object, name: str) -> object:
     return owner.__defaults__ if isinstance(owner, FunctionType) else vars(owner).get(name)
 
 
-def restore(owner: object, name: str, ours: object, before: object) -> None:
-    """Restore an attribute, unless other code has changed it meanwhile."""
+def restore(owner: object, name: str, ours: object, before: Any) -> None:
+    """Restore an attribute, unless other code has changed it meanwhile.
+
+    If it was part of a patch that has ended meanwhile, the original is restored.
+    """
     if own(owner, name) is not ours:
         return
+    if has_gate(before) and not parks(before):
+        before = before.__wrapped__
+        if isinstance(owner, type) and getattr(super(owner, owner), name, None) is before:
+            before = None
     if before is None:  # the attribute was inherited
         delattr(owner, name)
     else:
@@ -137,11 +144,17 @@ class Shared:
 # ------------------------------------------------------------------ blocking calls
 
 
+GATES = (_engine.Gate, _engine.MethodGate)
+
+
+def has_gate(function: object) -> bool:
+    """Is this a function of pyfiber.patch(), in force or not?"""
+    return isinstance(function, GATES) or hasattr(function, "_parks")
+
+
 def parks(real: Function) -> bool:
     """Does pyfiber.patch() make this function park in a fiber, by the run's clock?"""
-    if isinstance(real, (_engine.Gate, _engine.MethodGate)):
-        return real._open
-    return getattr(real, "_parks", False) is True
+    return real._open if isinstance(real, GATES) else getattr(real, "_parks", False) is True
 
 
 def waits(timeout: object = None) -> bool:
@@ -374,24 +387,32 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
 
     ``library``: in the modules of the standard library, and not in all others.
     """
-    replaced = {
-        id(value.__wrapped__): value
-        for value in vars(time).values()
-        if getattr(value, "__module__", "") == "time" and hasattr(value, "__wrapped__")
-    }
+    replaced: dict[int, Any] = {}
+    for value in vars(time).values():
+        if getattr(value, "__module__", "") == "time" and hasattr(value, "__wrapped__"):
+            replaced[id(value.__wrapped__)] = value
+            replaced[id(_engine._outside(value.__wrapped__))] = value
+
+    def replacement(value: Any) -> Any:
+        # A module that was imported during a patch keeps gates, which may be closed now.
+        closed = isinstance(value, GATES) and not value._open
+        return replaced.get(id(_engine._outside(value) if closed else value))
+
     for module in list(sys.modules.values()):
         package = str(getattr(module, "__name__", "")).partition(".")[0]
         standard = package in sys.stdlib_module_names - {"__main__"}
         if standard is not library or package in PACKAGES_LEFT_ALONE:
             continue
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if id(value) in replaced:
-                yield module, name, replaced[id(value)]
+            new = replacement(value)
+            if new is not None:
+                yield module, name, new
             for function in functions_of(value, module):
                 old = function.__defaults__
-                if any(id(each) in replaced for each in old):
-                    new = tuple(replaced.get(id(each), each) for each in old)
-                    yield function, "__defaults__", new
+                changed = [replacement(each) for each in old]
+                if any(each is not None for each in changed):
+                    pairs = zip(changed, old, strict=True)
+                    yield function, "__defaults__", tuple(o if n is None else n for n, o in pairs)
 
 
 def functions_of(value: object, module: object) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import concurrent.futures
+import importlib
 import multiprocessing
 import os
 import queue
@@ -134,6 +135,35 @@ def test_call_that_blocks_in_real_time_is_refused_where_it_is_made(
         run(call)
     with pytest.raises(ScheduleFailure, match=r"threads=True"):
         explore(call, 5)
+
+
+def test_call_is_refused_after_a_patch_ended_within_a_run() -> None:
+    def end_the_patch() -> None:
+        patch.undo()
+
+    patch = pyfiber.patch()
+    run(end_the_patch)
+    for name in ("sleep", "event", "select", "recv"):
+        call, text = BLOCKING[name]
+        with pytest.raises(FiberError, match=text):
+            run(call)
+
+
+def test_names_that_a_patch_left_in_a_module_are_virtual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_while_patched.py").write_text(
+        "from time import sleep\ndef work(wait=sleep):\n  sleep(3600)\n  wait(3600)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pyfiber.patch():
+        module = importlib.import_module("imported_while_patched")
+
+    def main() -> None:
+        module.work()
+        assert now() == 7200
+
+    run(main, virtualize_time=True)
 
 
 def test_call_of_another_fiber_is_refused_too() -> None:

@@ -248,12 +248,12 @@ def test_thread_that_runs_a_process_ends_it(child: Child) -> None:
         import subprocess
         endless = "import time; time.sleep(600)"
         def work():
-            process = subprocess.Popen([sys.executable, "-c", endless], stdout=-1, stderr=-1)
-            try:
-                begun.release()
-                process.communicate()
-            finally:
-                print(process.returncode is not None)
+            with subprocess.Popen([sys.executable, "-c", endless], stdout=-1, stderr=-1) as process:
+                try:
+                    begun.release()
+                    process.communicate()
+                finally:
+                    print(process.returncode is not None)
         with pyfiber.virtual_threads():
             start(work)
         """,
