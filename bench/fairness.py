@@ -46,7 +46,7 @@ PAUSE = 0.001
 STEPS = 5_000
 #: Seconds in which all hogs begin, and nothing is counted.
 WARM_UP = 1.0
-SWITCHES = 100_000
+SWITCHES = 1_000_000
 #: As many of these loops does each fiber that only computes.
 COMPUTED = 200
 

@@ -95,10 +95,13 @@ def held_by(what: object, holders: list[Any], waiter: Task) -> str:
         return f", held by itself{again}"
     if holders:
         return f", held by {some_of(holders)}"
-    lost = what._lost_holder() if isinstance(what, (Lock, RLock)) else None
+    if isinstance(what, (Lock, RLock)):
+        kind, lost = "fiber", what._lost_holder()
+    else:
+        kind, lost = "thread", _engine._lot_lost_holder(what)
     if lost is None:
         return ""
-    name = "a fiber" if lost == "?" else f"fiber {lost!r}"
+    name = f"a {kind}" if lost == "?" else f"{kind} {lost!r}"
     return (
         f", taken by {name}, which has ended without release(): "
         "a 'with' block releases it in any case"

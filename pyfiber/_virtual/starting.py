@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextvars import Context
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from pyfiber import _engine
@@ -102,9 +102,15 @@ class Session:
         if self.over:
             raise RuntimeError("can't create new thread at interpreter shutdown")
         size = self.stack_size and max(self.stack_size, SMALLEST_STACK)
+        name = _name_for(function)
+        function = self.body(function)
         return _engine._start_thread(
-            self.scheduler, handle, function, args, kwargs, daemon, size, context
+            self.scheduler, handle, function, args, kwargs, daemon, size, context, name
         )
+
+    def body(self, function: Callable[..., object]) -> Callable[..., object]:
+        """What the thread's fiber calls."""
+        return function
 
 
 #: The open session, or None.
@@ -125,6 +131,16 @@ def _thread_of(function: object) -> Any:
     if isinstance(thread, threading.Thread) and function.__name__ == "_bootstrap":  # type: ignore[attr-defined]
         return thread
     return None
+
+
+def _name_for(function: object) -> str:
+    """The name of the thread's fiber in reports."""
+    thread = _thread_of(function)
+    if thread is not None:
+        name = vars(thread).get("_name")
+    else:
+        name = function.__qualname__ if isinstance(function, FunctionType) else None
+    return name if isinstance(name, str) else "a thread"
 
 
 def _check_call(function: object, args: object, kwargs: object) -> None:

@@ -40,13 +40,9 @@ class Session(starting.Session):
     def takes(self) -> bool:
         return get_ident() == self.thread
 
-    def start(self, handle: _engine._ThreadHandle, function: Any, *args: Any, **kwargs: Any) -> int:
-        """Start a thread on the caller's machine; its fiber gets the thread's name for reports."""
-        ident = super().start(handle, on_this_machine(function), *args, **kwargs)
-        name = getattr(getattr(function, "__self__", None), "name", None)
-        if handle._fiber is not None and isinstance(name, str):
-            handle._fiber.name = name
-        return ident
+    def body(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A function that runs on the machine of the code that starts the thread."""
+        return on_this_machine(function)
 
 
 #: The simulator in force, under the key "process"; setdefault() is one step for all threads.

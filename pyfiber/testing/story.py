@@ -8,7 +8,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 from pyfiber import _engine
-from pyfiber._patch._threading import HANDLE
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import first_line
 from pyfiber.testing.points import Points, is_standard
@@ -71,20 +69,8 @@ def place(frame: FrameType | None) -> str:
     return "" if frame is None else source(frame.f_code.co_filename, frame.f_lineno)
 
 
-def thread_name(handle: _engine._ThreadHandle) -> str:
-    """The name of a thread that is a fiber."""
-    thread = threading._active.get(handle.ident)  # type: ignore[attr-defined]
-    if thread is None:
-        limbo = list(threading._limbo.values())  # type: ignore[attr-defined]
-        thread = next((one for one in limbo if vars(one).get(HANDLE) is handle), None)
-    return "a thread" if thread is None else str(thread.name)
-
-
 def short_name(what: object) -> str:
     """A fiber, or what it waits for, without addresses: equal runs must have equal logs."""
-    target = _engine._target_of(what) if isinstance(what, _engine.Fiber) else what
-    if isinstance(target, _engine._ThreadHandle):
-        return thread_name(target)
     if isinstance(what, (_engine.Fiber, _engine.Grain)):
         return str(what.name).rpartition(".<locals>.")[2]
     return what if isinstance(what, str) else type(what).__name__

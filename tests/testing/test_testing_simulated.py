@@ -240,6 +240,42 @@ def test_deadlock_of_threads_names_them_and_their_locks() -> None:
     assert "held by fiber 'ba'" in str(exc)
 
 
+def test_lock_that_a_failed_thread_has_kept_is_a_deadlock_that_names_the_thread() -> None:
+    def main() -> None:
+        ready = threading.Condition()
+
+        def fail() -> None:
+            ready.acquire()
+            raise ZeroDivisionError
+
+        def work() -> None:
+            with ready:
+                pass
+
+        for name, function in (("first", fail), ("second", work)):
+            threading.Thread(target=function, name=name).start()
+
+    exc = failure_of(main)
+    assert isinstance(exc, DeadlockError)
+    assert "taken by thread 'first', which has ended without release()" in str(exc)
+    assert "the thread 'first' has failed with ZeroDivisionError()" in str(exc.__context__)
+
+
+def test_join_in_a_deadlock_names_the_thread() -> None:
+    def main() -> None:
+        lock = threading.Lock()
+        thread = threading.Thread(target=lambda: lock.acquire(), name="waits")
+        with lock:
+            thread.start()
+            thread.join()
+
+    exc = failure_of(main)
+    assert isinstance(exc, DeadlockError)
+    if sys.version_info >= (3, 13):  # before, join() waits for a lock that the thread holds
+        assert "waits for the end of fiber 'waits'" in str(exc)
+    assert "they wait for each other" in str(exc)
+
+
 # -------------------------------------------------------------------------- the end
 
 

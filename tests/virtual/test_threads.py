@@ -366,6 +366,33 @@ def test_rlock_belongs_to_the_thread(prints: Prints) -> None:
     )
 
 
+def test_rlock_that_a_thread_holds_at_its_end_stays_held(prints: Prints) -> None:
+    assert (
+        prints(
+            """
+            import threading, weakref
+            def ends_with(*locks):
+                thread = threading.Thread(target=lambda: [lock.acquire() for lock in locks])
+                thread.start()
+                thread.join()
+            lock, condition, dropped = threading.RLock(), threading.Condition(), threading.RLock()
+            ends_with(lock, condition, dropped, dropped)
+            print(lock.acquire(timeout=0.001), condition.acquire(blocking=False))
+            try:
+                lock.release()
+            except RuntimeError as exc:
+                print(exc)
+            thread = threading.Thread(target=lambda: print(lock.acquire(timeout=0.001)))
+            thread.start()
+            thread.join()
+            dropped = weakref.ref(dropped)
+            print(dropped())
+            """
+        )
+        == "False False\ncannot release un-acquired lock\nFalse\nNone\n"
+    )
+
+
 def test_pipe_between_threads_parks(prints: Prints) -> None:
     assert (
         prints(

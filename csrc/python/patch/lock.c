@@ -34,7 +34,7 @@ look(PyObject *self, PfThread *t, void *data)
         if (entry == NULL) {
             PyErr_Clear(); /* no memory: the holder is not noted */
         } else if (entry->depth == 0) { /* else the noted holder is ending */
-            pf_lot_hold_weakly(entry, CURRENT(t));
+            pf_lot_hold(entry, CURRENT(t), 1, false);
         }
     }
     return rc;

@@ -274,24 +274,16 @@ pf_lot_may_hold(FiberObject *fiber)
 }
 
 void
-pf_lot_hold_weakly(PfLotEntry *entry, FiberObject *fiber)
+pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth,
+            bool owned)
 {
     HoldingsObject *holdings = holdings_of(fiber);
     assert(holdings != NULL && entry->depth == 0);
     entry->owner = pf_owner(fiber);
-    entry->depth = 1;
-    entry->held = holdings->first;
-    entry->weak = true;
-    holdings->first = entry;
-}
-
-void
-pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth)
-{
-    pf_lot_hold_weakly(entry, fiber);
     entry->depth = depth;
-    entry->weak = false;
-    Py_INCREF(entry->item.object);
+    entry->held = holdings->first;
+    entry->owned = owned;
+    holdings->first = entry;
 }
 
 static void
@@ -300,6 +292,7 @@ forget_owner(PfLotEntry *entry)
     entry->depth = 0;
     entry->owner = (PfOwner){NULL, 0};
     entry->held = NULL;
+    entry->ended = false;
 }
 
 /* (An owner without holdings is just ending: holdings_dealloc() ends its holds
@@ -307,22 +300,20 @@ forget_owner(PfLotEntry *entry)
 void
 pf_lot_let_go(PfLotEntry *entry)
 {
-    PyObject *object = entry->item.object;
-    HoldingsObject *holdings = holdings_of(entry->owner.fiber);
-    if (holdings == NULL) {
+    FiberObject *holder = entry->ended ? NULL : entry->owner.fiber;
+    HoldingsObject *holdings = holder == NULL ? NULL : holdings_of(holder);
+    if (holder != NULL && holdings == NULL) {
         return;
     }
-    PfLotEntry **link = &holdings->first;
-    while (*link != entry) {
-        link = &(*link)->held;
+    if (holdings != NULL) {
+        PfLotEntry **link = &holdings->first;
+        while (*link != entry) {
+            link = &(*link)->held;
+        }
+        *link = entry->held;
     }
-    *link = entry->held;
-    bool weak = entry->weak;
     forget_owner(entry);
-    pf_lot_tidy(object);
-    if (!weak) {
-        Py_DECREF(object);
-    }
+    pf_lot_tidy(entry->item.object);
 }
 
 void
@@ -393,25 +384,28 @@ pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data)
     return rc;
 }
 
-/* The fiber has ended.  An RLock that it held belongs to its thread from now
- * on, as the lock itself sees it, so the thread's other fibers may take it. */
+/* The fiber has ended.  An RLock that it owned belongs to the system's thread
+ * from now on, as the lock itself sees it, so that thread's other fibers may
+ * take it.  A fiber that was a thread of the program stays the owner. */
 static void
 holdings_dealloc(PyObject *op)
 {
     HoldingsObject *self = (HoldingsObject *)op;
     while (self->first != NULL) {
         PfLotEntry *entry = self->first;
-        PyObject *object = entry->item.object;
         self->first = entry->held;
-        bool weak = entry->weak;
-        forget_owner(entry);
-        if (weak) { /* a Lock stays locked */
-            pf_lot_tidy(object);
+        if (entry->owned && pf_fiber_kind(entry->owner.fiber)->is_thread) {
+            entry->ended = true;
+            entry->held = NULL;
             continue;
         }
-        pf_lot_wake(object);
+        PyObject *object = entry->item.object;
+        bool owned = entry->owned; /* a Lock stays locked */
+        forget_owner(entry);
+        if (owned) {
+            pf_lot_wake(object);
+        }
         pf_lot_tidy(object);
-        Py_DECREF(object);
     }
     if (self->lost != NULL) {
         less_busy();
@@ -503,6 +497,15 @@ lot_holders(PyObject *module, PyObject *object)
 }
 
 static PyObject *
+lot_lost_holder(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PfLotEntry *entry = pf_lot_find(object);
+    PfOwner nobody = {NULL, 0};
+    return pf_owner_gone(entry != NULL ? &entry->owner : &nobody);
+}
+
+static PyObject *
 lot_waiters(PyObject *module, PyObject *object)
 {
     (void)module;
@@ -523,6 +526,9 @@ static PyMethodDef functions[] = {
     {"_lot_holders", lot_holders, METH_O,
      "_lot_holders(lock, /)\n--\n\n"
      "The fiber that holds one of the interpreter's locks, in a list."},
+    {"_lot_lost_holder", lot_lost_holder, METH_O,
+     "_lot_lost_holder(lock, /)\n--\n\n"
+     "The name of the thread that held the lock at its end, or None."},
     {"_lot_waiters", lot_waiters, METH_O,
      "_lot_waiters(object, /)\n--\n\n"
      "The fibers that wait for an object, in the order of its queue."},

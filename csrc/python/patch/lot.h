@@ -20,8 +20,9 @@
  * - No wake-up is lost.  A woken fiber that cannot look, because it is being
  *   unwound, wakes the next waiter.  A woken fiber that looks in vain needs
  *   not do so: another holder has the object, and its release wakes the next.
- * - A fiber that waits for an object or holds it keeps a reference to it,
- *   except for objects whose deallocator calls pf_lot_gone().
+ * - A fiber that waits for an object has a reference to it.  One that holds an
+ *   object need not: a lock may die while it is held.  Then its deallocator
+ *   calls pf_lot_gone().
  *
  * The GIL guards all of this, as it guards pyfiber's own primitives.
  */
@@ -45,7 +46,8 @@ struct PfLotEntry {
     PfOwner owner;
     Py_ssize_t depth; /* 0: no fiber holds the object */
     PfLotEntry *held; /* next entry of the same fiber, or next spare entry */
-    bool weak;        /* no reference to the object: pf_lot_hold_weakly() */
+    bool owned;       /* only the holder may release it */
+    bool ended; /* the holder was a thread of the program, and has ended */
 };
 
 /* The number of entries and of fibers' lists of lost locks. */
@@ -123,19 +125,25 @@ pf_lot_is_held_by(const PfLotEntry *entry, const FiberObject *fiber)
     return entry != NULL && entry->depth > 0 &&
            pf_owner_is(&entry->owner, fiber);
 }
-/* Notes that the fiber holds the object, `depth` times.  pf_lot_may_hold() has
- * made room.  The fiber remains the holder until pf_lot_let_go(),
- * pf_lot_gone() or its own end. */
-void pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth);
-/* Like pf_lot_hold() with depth 1, but keeps no reference to the object.  The
- * object's deallocator must call pf_lot_gone(), as a lock may die while it is
- * locked. */
-void pf_lot_hold_weakly(PfLotEntry *entry, FiberObject *fiber);
+/* Notes that the fiber holds the object, `depth` times; `owned`: no other
+ * fiber may release it.  pf_lot_may_hold() has made room.  The fiber remains
+ * the holder until pf_lot_let_go(), pf_lot_gone() or its own end.  What an
+ * ended thread owned stays held: as with native threads, nobody can have it
+ * any more. */
+void pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth,
+                 bool owned);
 /* Ends the hold of whichever fiber holds the object, if any. */
 void pf_lot_gone(PyObject *object);
-/* Ends the hold, and may free the entry.  The caller has a reference to the
- * object. */
+/* Ends the hold, and may free the entry. */
 void pf_lot_let_go(PfLotEntry *entry);
+/* Returns the fiber that holds the object, or NULL. */
+static inline FiberObject *
+pf_lot_holder(const PfLotEntry *entry)
+{
+    return entry == NULL || entry->depth == 0 || entry->ended
+               ? NULL
+               : entry->owner.fiber;
+}
 
 /* Notes that the dying fiber needed this lock back and could not wait for it.
  * The release() at the end of the block that the fiber is in then does

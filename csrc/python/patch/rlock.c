@@ -14,6 +14,8 @@
  *   itself.  In a run, code that cannot park (a finalizer that the collector
  *   runs) gets FiberError instead; only the loop's logging takes the lock
  *   (stay.h).
+ * - A lock that a thread of the program holds at its end can be had by no fiber
+ *   any more, even if that thread was a fiber.
  */
 #include "python/patch/patch.h"
 
@@ -75,7 +77,7 @@ look(PyObject *self, PfThread *t, void *data)
     int rc = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
     if (rc == 1) {
-        pf_lot_hold(entry, CURRENT(t), *(Py_ssize_t *)data);
+        pf_lot_hold(entry, CURRENT(t), *(Py_ssize_t *)data, true);
     }
     return rc;
 }
@@ -99,10 +101,11 @@ static int
 acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
                 int64_t deadline)
 {
-    if (*pf_stay_logs(t)) {
+    if (*pf_stay_logs(t) || (entry != NULL && entry->ended)) {
         return PF_CALL_ORIGINAL;
     }
-    if (entry == NULL || entry->owner.fiber->thread != t) {
+    FiberObject *holder = pf_lot_holder(entry);
+    if (holder == NULL || holder->thread != t) {
         return pf_stay_acquire(acquire, self, t, deadline);
     }
     return deadline == PF_NOW ? 0 : pf_stay_check(self, t);
@@ -335,6 +338,18 @@ restore_one(PyObject *self, PyObject *state)
     return restored(self, NULL, state);
 }
 
+/* constant after import of pyfiber._patch, which finds it */
+static destructor die;
+
+static void
+rlock_dies(PyObject *self)
+{
+    if (pf_lot_is_busy()) {
+        pf_lot_gone(self);
+    }
+    die(self);
+}
+
 /* constant after import, too */
 static PfMethod list[] = {
     {"acquire", PF_PACKED(acquire_packed)},
@@ -354,7 +369,6 @@ static PfMethod list[] = {
 static void
 found(PyTypeObject *type)
 {
-    (void)type;
     release = pf_method_named(&pf_rlock_methods, "release");
     reinit = pf_method_named(&pf_rlock_methods, "_at_fork_reinit");
     is_owned = pf_method_named(&pf_rlock_methods, "_is_owned");
@@ -362,6 +376,8 @@ found(PyTypeObject *type)
     save = pf_method_named(&pf_rlock_methods, "_release_save");
     restore = pf_method_named(&pf_rlock_methods, "_acquire_restore");
     acquire = pf_method_named(&pf_rlock_methods, "acquire");
+    die = type->tp_dealloc;
+    type->tp_dealloc = rlock_dies;
 }
 
 /* constant after import, but for `wanted` and `in_place` */

@@ -23,9 +23,8 @@ why_no_switch(const PfThread *t)
 static FiberObject *
 holder_here(PyObject *object, const PfThread *t)
 {
-    PfLotEntry *entry = pf_lot_is_busy() ? pf_lot_find(object) : NULL;
     FiberObject *holder =
-        entry != NULL && entry->depth > 0 ? entry->owner.fiber : NULL;
+        pf_lot_holder(pf_lot_is_busy() ? pf_lot_find(object) : NULL);
     return holder != NULL && holder->thread == t ? holder : NULL;
 }
 

@@ -162,21 +162,26 @@ pf_handle_await_begin(PfHandle *self, PfThread *t)
             return -1;
         }
         wait->waiter.shielded = true;
-        rc = pf_wait_for(wait, &self->waiters, NULL, t, PF_NEVER,
-                         (PyObject *)self);
+        PyObject *fiber = Py_NewRef((PyObject *)self->fiber);
+        rc = pf_wait_for(wait, &self->waiters, NULL, t, PF_NEVER, fiber);
+        Py_DECREF(fiber);
         pf_wait_free(t, wait);
     }
     return rc;
 }
 
 /* Waits once for a change of the state: 0, 1 when the deadline has passed, or
- * -1 with an exception. */
+ * -1 with an exception.  Reports say that the fiber waits for the thread's
+ * fiber, if there is one. */
 static int
 wait_once(PfHandle *self, PfThread *t, int64_t deadline)
 {
+    PyObject *end = Py_NewRef(self->fiber != NULL ? (PyObject *)self->fiber
+                                                  : (PyObject *)self);
     bool before = pf_io_patched_begin(t, true);
-    int rc = pf_wait_once(&self->waiters, NULL, t, deadline, (PyObject *)self);
+    int rc = pf_wait_once(&self->waiters, NULL, t, deadline, end);
     pf_io_patched_end(t, before);
+    Py_DECREF(end);
     return rc;
 }
 

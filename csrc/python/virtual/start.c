@@ -44,6 +44,7 @@ typedef struct Start {
     bool daemon;
     size_t stack_size;
     PyObject *context; /* NULL: an empty one */
+    PyObject *name;    /* of the fiber, a str */
 } Start;
 
 static int
@@ -52,10 +53,10 @@ read_arguments(PyObject *args, Start *start)
     PyObject *kwargs = Py_None, *context = Py_None;
     int daemon = 0;
     Py_ssize_t size = 0;
-    if (!PyArg_ParseTuple(args, "O!O!OO!OpnO:_start_thread", pf_scheduler_type,
-                          &start->s, pf_handle_type, &start->handle,
-                          &start->function, &PyTuple_Type, &start->args,
-                          &kwargs, &daemon, &size, &context)) {
+    if (!PyArg_ParseTuple(
+            args, "O!O!OO!OpnOU:_start_thread", pf_scheduler_type, &start->s,
+            pf_handle_type, &start->handle, &start->function, &PyTuple_Type,
+            &start->args, &kwargs, &daemon, &size, &context, &start->name)) {
         return -1;
     }
     if (!PyCallable_Check(start->function) || size < 0 ||
@@ -85,6 +86,7 @@ make_fiber(PfThread *t, const Start *start)
         fiber->daemon = true;
         fiber->stack_size = start->stack_size;
         fiber->target = Py_NewRef((PyObject *)start->handle);
+        fiber->name = Py_NewRef(start->name);
         fiber->context = Py_XNewRef(start->context);
     }
     return fiber;
@@ -271,7 +273,7 @@ cut_off(PyObject *module, PyObject *op)
 static PyMethodDef functions[] = {
     {"_start_thread", start_thread, METH_VARARGS,
      "_start_thread(scheduler, handle, function, args, kwargs, daemon, "
-     "stack_size, context, /)\n--\n\n"
+     "stack_size, context, name, /)\n--\n\n"
      "Start a thread as a fiber of the scheduler; return its number when it "
      "has begun."},
     {"_threads_of", threads_of, METH_O,
