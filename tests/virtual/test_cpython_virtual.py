@@ -38,6 +38,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_socketserver": {},
     "test_httpservers": {},
     "test_logging": LOGGING,
+    "test_threadsignals": {},
     "test_concurrent_futures.test_future": {},
     "test_concurrent_futures.test_as_completed": {},
     "test_concurrent_futures.test_wait": {},
@@ -50,6 +51,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 SLOW = {
     "test_threading",
     "test_logging",
+    "test_threadsignals",
     "test_concurrent_futures.test_as_completed",
     "test_concurrent_futures.test_wait",
     "test_concurrent_futures.test_shutdown",
