@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 #: Names that are bound once, when the program is loaded.
 FIXED = (FunctionType, BuiltinFunctionType, type, ModuleType)
@@ -39,6 +39,11 @@ LOOKS = frozenset(
 CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX", "PRECALL"})
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_BACKWARD"})
 SUBSCRIPT = 26  # of BINARY_OP, from 3.14 on
+
+
+def is_a(value: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
+    """isinstance() that runs no code: a proxy's `__class__` may do anything."""
+    return issubclass(type(value), kinds)
 
 
 class Mark:
@@ -135,9 +140,9 @@ class Reader:
     def variable(self, step: dis.Instruction, access: Access, value: object) -> None:
         """Read a variable that is not the function's own; `value` is its present value."""
         symbol: Symbol = step.argval
-        if isinstance(value, ModuleType):
+        if is_a(value, ModuleType):
             symbol = value
-        elif not isinstance(value, FIXED):
+        elif not is_a(value, FIXED):
             access.point = True
             access.reads.append(step.argval)
         self.result(step, None)
@@ -191,7 +196,7 @@ class Reader:
         owner, name = self.at(1), step.argval
         if isinstance(owner, ModuleType):
             value = vars(owner).get(name)
-            access.point = not isinstance(value, FIXED)
+            access.point = not is_a(value, FIXED)
         else:
             access.point = owner is not FRESH
         if name in CHANGES or name in LOOKS:

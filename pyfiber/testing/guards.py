@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import pyfiber
 from pyfiber import _engine
 from pyfiber._native import get_ident, is_native
+from pyfiber.testing.accesses import is_a
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -395,7 +396,7 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
 
     def replacement(value: Any) -> Any:
         # A module that was imported during a patch keeps gates, which may be closed now.
-        closed = isinstance(value, GATES) and not value._open
+        closed = is_a(value, GATES) and not value._open
         return replaced.get(id(_engine._outside(value) if closed else value))
 
     for module in list(sys.modules.values()):
@@ -417,12 +418,12 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
 
 def functions_of(value: object, module: object) -> Iterator[Any]:
     """The functions with default arguments that a module's name refers to, also by its class."""
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         if value.__defaults__:
             yield value
     elif type(value) is type and value.__module__ == getattr(module, "__name__", None):
         for each in list(vars(value).values()):
-            if isinstance(each, FunctionType) and each.__defaults__:
+            if type(each) is FunctionType and each.__defaults__:
                 yield each
 
 

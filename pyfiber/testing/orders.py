@@ -15,6 +15,8 @@ from types import FrameType, MemberDescriptorType
 from typing import Any
 from weakref import WeakSet
 
+from pyfiber.testing.accesses import is_a
+
 SETS = (set, frozenset, WeakSet)
 DICTS = (dict, defaultdict, OrderedDict)
 ARRAYS = (list, tuple, deque)
@@ -130,7 +132,7 @@ def iterations(path: str) -> dict[int, list[ast.expr]]:
 
 def is_plain(key: object) -> bool:
     """Can the key be looked up without running code?"""
-    if isinstance(key, tuple):
+    if is_a(key, tuple):
         return all(map(is_plain, key))
     kind = type(key)
     return kind.__hash__ in (object.__hash__, int.__hash__, str.__hash__, bytes.__hash__) or (
@@ -140,7 +142,7 @@ def is_plain(key: object) -> bool:
 
 def item_of(container: object, key: object) -> object:
     """``container[key]`` of one of Python's own; LookupError if that is impossible."""
-    if isinstance(container, DICTS) and is_plain(key):
+    if is_a(container, DICTS) and is_plain(key):
         found = dict.get(container, key, UNKNOWN)
         if found is not UNKNOWN:
             return found
@@ -152,7 +154,7 @@ def item_of(container: object, key: object) -> object:
 def attribute_of(owner: object, name: str) -> object:
     try:
         found = inspect.getattr_static(owner, name)
-        if isinstance(found, MemberDescriptorType):  # a slot
+        if is_a(found, MemberDescriptorType):  # a slot
             found = found.__get__(owner, type(owner))
     except AttributeError:
         raise LookupError from None
@@ -164,11 +166,11 @@ def called(expr: ast.Call, frame: FrameType) -> object:
     if not isinstance(expr.func, ast.Attribute):
         raise LookupError
     owner, name = value_of(expr.func.value, frame), expr.func.attr
-    if isinstance(owner, DICTS) and name in VIEWS:
+    if is_a(owner, DICTS) and name in VIEWS:
         return list(getattr(dict, name)(owner))
-    if isinstance(owner, DICTS) and name in ("get", "setdefault", "pop") and expr.args:
+    if is_a(owner, DICTS) and name in ("get", "setdefault", "pop") and expr.args:
         return item_of(owner, value_of(expr.args[0], frame))
-    if isinstance(owner, SETS) and name in COPIES:
+    if is_a(owner, SETS) and name in COPIES:
         return owner
     raise LookupError
 
@@ -209,11 +211,11 @@ def either(exprs: Sequence[ast.expr], frame: FrameType) -> Sequence[object]:
 
 def sets_in(container: object, index: int | None) -> Iterator[Any]:
     """The sets among the elements of a container."""
-    if isinstance(container, (*DICTS, *ARRAYS, *SETS)):
+    if is_a(container, (*DICTS, *ARRAYS, *SETS)):
         for value in list(container):
             if index is not None:
                 value = value[index] if type(value) is tuple and index < len(value) else None
-            if isinstance(value, SETS):
+            if is_a(value, SETS):
                 yield value
 
 
@@ -226,7 +228,7 @@ def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
             return [UNKNOWN, UNKNOWN]
         case ast.Call(ast.Name("set" | "frozenset"), args):
             values = value_or_unknown(args[0], frame) if args else ()
-            known = isinstance(values, (list, tuple, set, frozenset, dict, str))
+            known = is_a(values, (list, tuple, set, frozenset, dict, str))
             return list(values) if known else [UNKNOWN, UNKNOWN]  # type: ignore[call-overload]
         case ast.BinOp(left, ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.Sub(), right):
             return [*operand(left, frame), *operand(right, frame)]
@@ -240,7 +242,7 @@ def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
                 return max(found, key=len)
             raise LookupError
     value = value_of(expr, frame)
-    if isinstance(value, SETS):
+    if is_a(value, SETS):
         return list(value)
     raise LookupError
 
@@ -250,7 +252,7 @@ def operand(expr: ast.expr, frame: FrameType) -> Sequence[object]:
     match expr:
         case ast.Call(ast.Attribute(_, "keys" | "items")):
             values = called(expr, frame)
-            return values if isinstance(values, list) else []
+            return values if is_a(values, list) else []
     return elements(expr, frame)
 
 
@@ -271,7 +273,7 @@ def is_unordered(values: Sequence[object]) -> bool:
 
 def has_fixed_hash(value: object) -> bool:
     """Is the hash of the value the same in each process?"""
-    if isinstance(value, (tuple, frozenset)):
+    if is_a(value, (tuple, frozenset)):
         return all(map(has_fixed_hash, value))
     return type(value) in (int, float, complex, bool)
 

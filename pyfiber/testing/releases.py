@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+from typing import Any
+
+from pyfiber.testing.accesses import is_a
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
@@ -44,16 +47,17 @@ RELEASES: dict[str, frozenset[str]] = {
 STAND_INS = SOCKET | RELEASES["select"] | RELEASES["time"]
 
 
-def gives_up_gil(function: object) -> bool:
+def gives_up_gil(function: Any) -> bool:
     """Does a call of the function give up the GIL at its beginning?"""
-    if isinstance(function, MethodDescriptorType):
+    kind = type(function)
+    if kind is MethodDescriptorType:
         return is_listed(function.__objclass__, function.__name__)
-    if isinstance(function, BuiltinFunctionType):
+    if kind is BuiltinFunctionType:
         owner = function.__self__
-        if isinstance(owner, ModuleType):
+        if is_a(owner, ModuleType):
             return function.__name__ in RELEASES.get(owner.__name__, ())
         return any(is_listed(base, function.__name__) for base in type(owner).__mro__)
-    if isinstance(function, FunctionType):
+    if kind is FunctionType:
         name = function.__name__
         return name in STAND_INS and function.__code__.co_filename.startswith(PACKAGE)
     return False

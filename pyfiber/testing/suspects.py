@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from pyfiber.testing.accesses import is_a
 from pyfiber.testing.orders import (
     ADDRESSES,
     SETS,
@@ -105,10 +106,10 @@ class Suspects:
     def kind(self, function: Any) -> str | None:
         """What a call of this C function may make differ, if anything."""
         owner = getattr(function, "__self__", None)
-        if isinstance(owner, type):
+        if is_a(owner, type):
             reads = function.__name__ in ("now", "utcnow", "today")
             return CLOCK if reads and issubclass(owner, datetime.date) else None
-        if isinstance(owner, set):
+        if is_a(owner, set):
             return ORDER if function.__name__ == "pop" and is_unordered(list(owner)) else None
         return CALLS.get(function)
 
@@ -140,7 +141,7 @@ class Suspects:
 
     def returns(self, caller: FrameType | None, value: object) -> None:
         """Note a set that a function or property returns to a line that iterates over it."""
-        if caller is None or not isinstance(value, SETS) or not is_unordered(list(value)):
+        if caller is None or not is_a(value, SETS) or not is_unordered(list(value)):
             return
         known = self.files.get(caller.f_code.co_filename) or {}
         for expr in known.get(caller.f_lineno, ()):

@@ -218,4 +218,5 @@ def test_requests_reconnect_when_the_server_was_restarted() -> None:
                 shop.restart()
         assert reader.fiber.result() == [""] * 4
 
+    testing.run(main, network=network)  # urllib3 looks once whether poll() works
     testing.explore(main, 60, network=network)

@@ -169,6 +169,34 @@ def test_code_made_by_exec_in_each_run_belongs_to_the_program() -> None:
     assert is_found(run, "line")
 
 
+PROXY = """
+class Proxy:  # as those of werkzeug, celery and others
+    @property
+    def __class__(self):
+        raise RuntimeError("out of context")
+    def __call__(self):
+        seen.append("called")
+
+proxy, seen = Proxy(), []
+
+def use():
+    inner = proxy
+    def enclosing():
+        return inner()
+    proxy()
+    enclosing()
+"""
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_proxy_is_not_asked_for_its_class(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("proxies")
+    monkeypatch.setitem(sys.modules, "proxies", module)
+    exec(PROXY, vars(module))  # noqa: S102
+    explore(lambda: together(module.use, module.use), 20, switch=switch, virtualize_time=True)
+    assert "called" in module.seen
+
+
 def test_import_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_in_a_run.py").write_text(
         textwrap.dedent(
