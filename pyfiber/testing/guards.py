@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import pyfiber
 from pyfiber import _engine
 from pyfiber._native import get_ident, is_native
-from pyfiber.testing.accesses import is_a
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -396,8 +395,9 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
 
     def replacement(value: Any) -> Any:
         # A module that was imported during a patch keeps gates, which may be closed now.
-        closed = is_a(value, GATES) and not value._open
-        return replaced.get(id(_engine._outside(value) if closed else value))
+        if type(value) in GATES and not value._open:
+            value = value.__wrapped__
+        return replaced.get(id(value))
 
     for module in list(sys.modules.values()):
         package = str(getattr(module, "__name__", "")).partition(".")[0]
