@@ -192,7 +192,7 @@ def use():
 def test_proxy_is_not_asked_for_its_class(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("proxies")
     monkeypatch.setitem(sys.modules, "proxies", module)
-    exec(PROXY, vars(module))  # noqa: S102
+    exec(PROXY, vars(module))
     explore(lambda: together(module.use, module.use), 20, switch=switch, virtualize_time=True)
     assert "called" in module.seen
 
