@@ -10,6 +10,7 @@ import _thread
 import functools
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,12 @@ from pyfiber import _engine
 from pyfiber._native import get_ident, is_native
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
+
+_posixsubprocess: Any
+try:
+    import _posixsubprocess
+except ImportError:  # Windows
+    _posixsubprocess = None
 
 __tracebackhide__ = True  # pytest's
 
@@ -296,6 +303,11 @@ def guarded_start(real: Function) -> Function:
     return start
 
 
+def always(*_: object, **__: object) -> bool:
+    """The call waits in each case."""
+    return True
+
+
 def guards() -> Iterator[Change]:
     """The replacements that keep a run from blocking."""
     yield time, "sleep", guarded_sleep(time.sleep)
@@ -316,13 +328,18 @@ def guards() -> Iterator[Change]:
 
     yield threading.Thread, "join", guarded(threading.Thread.join, alive, "join() of a thread")
     yield select, "select", guarded_select(select.select)
-    process = guarded(
-        subprocess.Popen.__init__, lambda *_, **__: True, "a subprocess", "use what it would print"
-    )
+    process = guarded(subprocess.Popen.__init__, always, "a subprocess", "use what it would print")
     yield subprocess.Popen, "__init__", guarded_process(process, "subprocess")
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
         if hasattr(os, name):
             yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
+    if _posixsubprocess is not None:  # multiprocessing calls it
+        real = _posixsubprocess.fork_exec
+        yield _posixsubprocess, "fork_exec", guarded_process(real, "multiprocessing")
+    for name in ("pause", "sigwait", "sigwaitinfo"):
+        if hasattr(signal, name):
+            call = f"signal.{name}()"
+            yield signal, name, guarded(getattr(signal, name), always, call, "use pyfiber.Event")
     instead = "wait with pyfiber.wait_readable() before"
     yield os, "read", guarded(os.read, unread, "os.read() of a descriptor without data", instead)
     yield from guarded_sockets()

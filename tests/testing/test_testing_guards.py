@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import queue
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -104,6 +105,12 @@ BLOCKING: dict[str, tuple[Callable[[], object], str]] = {
     "connect": (connect, r"connect\(\) of a socket"),
     "subprocess": (lambda: subprocess.run([sys.executable, "-V"]), "a subprocess"),
 }
+
+if hasattr(signal, "sigwait"):
+    BLOCKING["sigwait"] = (
+        lambda: signal.sigwait([signal.SIGUSR1]),
+        r"signal.sigwait\(\) would block",
+    )
 
 
 def wait_in(condition: threading.Condition) -> None:
@@ -377,8 +384,9 @@ def test_changes_may_be_entered_again_while_they_are_made() -> None:
         lambda: os.fork() or os._exit(0),
         lambda: subprocess.run([sys.executable, "-c", ""]),
         lambda: multiprocessing.get_context("fork").Process(target=len, args=("",)).start(),
+        lambda: multiprocessing.get_context("spawn").Process(target=len, args=("",)).start(),
     ],
-    ids=["fork", "subprocess", "multiprocessing"],
+    ids=["fork", "subprocess", "multiprocessing", "spawn"],
 )
 def test_process_is_refused_among_simulated_threads(start: Callable[[], object]) -> None:
     with pytest.raises(FiberError, match="starts a process, whose timing no schedule controls"):
