@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import pyfiber
 from pyfiber import _engine
 from pyfiber._native import get_ident, is_native
+from pyfiber._patch._record import modules, variables_of
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -395,19 +396,20 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
 
     def replacement(value: Any) -> Any:
         # A module that was imported during a patch keeps gates, which may be closed now.
-        closed = isinstance(value, GATES) and not value._open
+        closed = type(value) in GATES and not value._open
         return replaced.get(id(_engine._outside(value) if closed else value))
 
-    for module in list(sys.modules.values()):
-        package = str(getattr(module, "__name__", "")).partition(".")[0]
+    for _, module in modules():
+        variables = variables_of(module)
+        package = str(variables.get("__name__", "")).partition(".")[0]
         standard = package in sys.stdlib_module_names - {"__main__"}
         if standard is not library or package in PACKAGES_LEFT_ALONE:
             continue
-        for name, value in list(getattr(module, "__dict__", {}).items()):
+        for name, value in list(variables.items()):
             new = replacement(value)
             if new is not None:
                 yield module, name, new
-            for function in functions_of(value, module):
+            for function in functions_of(value, variables):
                 old = function.__defaults__
                 changed = [replacement(each) for each in old]
                 if any(each is not None for each in changed):
@@ -415,12 +417,15 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
                     yield function, "__defaults__", tuple(o if n is None else n for n, o in pairs)
 
 
-def functions_of(value: object, module: object) -> Iterator[Any]:
-    """The functions with default arguments that a module's name refers to, also by its class."""
-    if isinstance(value, FunctionType):
+def functions_of(value: object, variables: dict[str, Any]) -> Iterator[Any]:
+    """The functions with default arguments that a module's name refers to, also by its class.
+
+    Only types are asked: `isinstance()` would make a lazy proxy call its function.
+    """
+    if type(value) is FunctionType:
         if value.__defaults__:
             yield value
-    elif type(value) is type and value.__module__ == getattr(module, "__name__", None):
+    elif type(value) is type and value.__module__ == variables.get("__name__"):
         for each in list(vars(value).values()):
             if isinstance(each, FunctionType) and each.__defaults__:
                 yield each

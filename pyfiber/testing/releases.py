@@ -42,10 +42,13 @@ RELEASES: dict[str, frozenset[str]] = {
 }
 #: pyfiber's own functions that stand in for such functions have the same names.
 STAND_INS = SOCKET | RELEASES["select"] | RELEASES["time"]
+KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
 def gives_up_gil(function: object) -> bool:
     """Does a call of the function give up the GIL at its beginning?"""
+    if not issubclass(type(function), KINDS):  # isinstance() makes a lazy proxy call its function
+        return False
     if isinstance(function, MethodDescriptorType):
         return is_listed(function.__objclass__, function.__name__)
     if isinstance(function, BuiltinFunctionType):
