@@ -261,6 +261,26 @@ def test_lock_that_a_failed_thread_has_kept_is_a_deadlock_that_names_the_thread(
     assert "the thread 'first' has failed with ZeroDivisionError()" in str(exc.__context__)
 
 
+def test_deadlock_after_a_thread_has_failed_is_reported_with_that_failure() -> None:
+    def main() -> None:
+        done = threading.Event()
+
+        def work() -> None:
+            raise ZeroDivisionError
+            done.set()
+
+        threading.Thread(target=work, name="worker").start()
+        done.wait()
+
+    with pytest.raises(ScheduleFailure) as caught:
+        explore(main, 1, threads="simulated")
+    headline, _, text = str(caught.value).partition("\n")
+    failed, _, then = headline.partition("; then ")
+    assert "the thread 'worker' has failed with ZeroDivisionError()" in failed
+    assert then.startswith("DeadlockError: 1 fiber waits")
+    assert "raise ZeroDivisionError" in text
+
+
 def test_join_in_a_deadlock_names_the_thread() -> None:
     def main() -> None:
         lock = threading.Lock()
