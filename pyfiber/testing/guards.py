@@ -28,7 +28,12 @@ from pyfiber._patch._record import modules, variables_of
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
+if sys.platform != "win32":
+    import fcntl
+
 __tracebackhide__ = True  # pytest's
+
+MOMENT = 0.01  # seconds after which a lock of a file is tried again
 
 Change = tuple[object, str, object]
 Function = Callable[..., Any]
@@ -242,6 +247,30 @@ def guarded_sleep(real: Function) -> Function:
     return sleep
 
 
+if sys.platform != "win32":
+
+    def patient(real: Function) -> Function:
+        """A replacement for a function that waits for a lock of a file.
+
+        A fiber of the run may hold the lock, and would never run again while the thread waits. So
+        a fiber that does not get the lock sleeps for a moment, and tries again.
+        """
+
+        @functools.wraps(real)
+        def lock(file: object, operation: int, *where: int) -> None:
+            rules = rules_here()
+            waits = not operation & (fcntl.LOCK_NB | fcntl.LOCK_UN)
+            if not waits or rules is None or not rules.active or rules.clock is None:
+                return real(file, operation, *where)  # type: ignore[no-any-return]
+            while True:
+                try:
+                    return real(file, operation | fcntl.LOCK_NB, *where)  # type: ignore[no-any-return]
+                except (BlockingIOError, PermissionError):
+                    pyfiber.sleep(MOMENT)
+
+        return lock
+
+
 def locks_park() -> bool:
     """Does pyfiber.patch() make the interpreter's locks park in a fiber?"""
     patch = sys.modules.get("pyfiber._patch")
@@ -326,6 +355,9 @@ def guards() -> Iterator[Change]:
             yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
     instead = "wait with pyfiber.wait_readable() before"
     yield os, "read", guarded(os.read, unread, "os.read() of a descriptor without data", instead)
+    if sys.platform != "win32":
+        for name in ("flock", "lockf"):
+            yield fcntl, name, patient(getattr(fcntl, name))
     yield from guarded_sockets()
 
 

@@ -33,6 +33,7 @@ RELEASES: dict[str, frozenset[str]] = {
     "_io": frozenset({"open"}),
     "_socket": SOCKET,
     "_sqlite3": SQLITE,
+    "fcntl": frozenset({"flock", "lockf"}),
     "_ssl": frozenset({"do_handshake", "read", "shutdown", "write"}),
     "nt": FILES,
     "posix": FILES,
@@ -41,7 +42,7 @@ RELEASES: dict[str, frozenset[str]] = {
     "time": frozenset({"sleep"}),
 }
 #: pyfiber's own functions that stand in for such functions have the same names.
-STAND_INS = SOCKET | RELEASES["select"] | RELEASES["time"]
+STAND_INS = SOCKET | RELEASES["fcntl"] | RELEASES["select"] | RELEASES["time"]
 KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
