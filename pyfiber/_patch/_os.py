@@ -1,4 +1,4 @@
-"""The part ``os``: ``wait()`` and its relatives, ``system()``, ``fork()``.
+"""The part ``os``: ``wait()`` and its relatives, ``system()``, ``fork()``, locks of files.
 
 ``os.popen()`` belongs to the part ``subprocess``.
 
@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from pyfiber._engine import _block_from_now_on, _outside, shield, sleep, wait_readable
 from pyfiber._futures import await_future
+from pyfiber._patch._polling import look_until
 from pyfiber._patch._record import Record
 from pyfiber._slices import no_preemption
 from pyfiber.subprocess import _end_of, _in_thread
+
+if sys.platform != "win32":
+    import fcntl
 
 #: Seconds between two attempts to reap a child where the system cannot wait without reaping.
 _PAUSE = 0.02
@@ -118,6 +123,31 @@ def system(command: Any) -> int:
     return code
 
 
+def _locking(theirs: Callable[..., None]) -> Callable[..., None]:
+    """``fcntl.flock()`` or ``lockf()``, which try again and again until the lock is free."""
+
+    def lock(file: Any, operation: int, *where: Any) -> None:
+        if not isinstance(operation, int) or operation & (fcntl.LOCK_NB | fcntl.LOCK_UN):
+            return theirs(file, operation, *where)
+
+        def taken() -> bool:
+            try:
+                theirs(file, operation | fcntl.LOCK_NB, *where)
+            except BlockingIOError:
+                return False
+            return True
+
+        look_until(taken, None)
+        return None
+
+    return lock
+
+
+if sys.platform != "win32":
+    _flock = _locking(_outside(fcntl.flock))
+    _lockf = _locking(_outside(fcntl.lockf))
+
+
 # A hook of os.register_at_fork() that takes a lock has a second half, which releases the lock. The
 # second half would run even if the first half were cancelled. So the fiber is shielded while the
 # hooks run. No slice ends meanwhile: in the child another fiber, which is a copy, would go on.
@@ -142,6 +172,9 @@ def forkpty() -> tuple[int, int]:
 def apply(record: Record) -> None:
     """Apply this part; the record undoes it."""
     record.function(os, "system", system)
+    if sys.platform != "win32":
+        record.function(fcntl, "flock", _flock)
+        record.function(fcntl, "lockf", _lockf)
     if os.name != "nt":  # on Windows waitpid() is the C library's, for one given child
         for inside in (wait, waitpid, wait3, wait4, waitid, fork, forkpty):
             if hasattr(os, inside.__name__):

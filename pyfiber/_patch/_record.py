@@ -43,8 +43,14 @@ def gate_for(original: Any, inside: Callable[..., Any]) -> AnyGate:
 def modules() -> Iterator[tuple[str, ModuleType]]:
     """Yield name and module of all loaded modules but pyfiber's, which need no gates."""
     for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and name.partition(".")[0] != "pyfiber":
+        if issubclass(type(module), ModuleType) and name.partition(".")[0] != "pyfiber":
             yield name, module
+
+
+def variables_of(module: ModuleType) -> dict[str, Any]:
+    """The variables of a module; one that is loaded late stays unloaded."""
+    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return found
 
 
 class Record:
@@ -142,7 +148,7 @@ class Record:
     def bind_names(self) -> None:
         """Give the gates to the modules that have imported the functions by name."""
         for module_name, module in modules():
-            names = vars(module)
+            names = variables_of(module)
             for name, value in list(names.items()):
                 gate = self._sought.get(id(value))
                 if gate is not None and gate.__wrapped__ is value:

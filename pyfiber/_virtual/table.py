@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from pyfiber import _engine
-from pyfiber._patch._record import Record, modules
+from pyfiber._patch._record import Record, modules, variables_of
 from pyfiber._virtual import masks, shutdown, signals, starting
 
 
@@ -98,7 +98,7 @@ def install(rows: Sequence[Row]) -> Record:
         if row.everywhere:
             sought[id(old)] = old, row.stands_in
     for _, module in modules():
-        for name, value in list(vars(module).items()):
+        for name, value in list(variables_of(module).items()):
             found = sought.get(id(value))
             if found is not None and found[0] is value:
                 record.replace(module, name, found[1])

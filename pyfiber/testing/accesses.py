@@ -7,6 +7,9 @@ just made, and names of functions, classes and modules, which programs do not re
 
 The stack of the interpreter is followed by name only, and only forwards, to know which container a
 subscript belongs to. A name that is missed makes a line less likely to be tried, not impossible.
+
+Of the values of variables only the types are asked, as `isinstance()` would make a lazy proxy call
+its function, and a module that is loaded late would be loaded.
 """
 
 from __future__ import annotations
@@ -195,7 +198,7 @@ class Reader:
     def load_attr(self, step: dis.Instruction, access: Access) -> None:
         owner, name = self.at(1), step.argval
         if isinstance(owner, ModuleType):
-            value = vars(owner).get(name)
+            value = object.__getattribute__(owner, "__dict__").get(name)
             access.point = not is_a(value, FIXED)
         else:
             access.point = owner is not FRESH

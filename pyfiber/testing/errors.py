@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyfiber import DeadlockError
+
 
 class ScheduleFailure(AssertionError):
     """A schedule was found under which the program fails; the text has the details.
@@ -74,8 +76,23 @@ def repr_of(exc: BaseException | None) -> str:
         return f"{type(exc).__name__}(<its repr() failed>)"
 
 
+def failed_before(exc: BaseException) -> NeverAwaitedError | None:
+    """What has ended threads before a deadlock: often its cause."""
+    before = exc.__context__
+    deadlock = isinstance(exc, DeadlockError)
+    return before if deadlock and isinstance(before, NeverAwaitedError) else None
+
+
 def first_line(exc: BaseException) -> str:
-    """Type and message, in one line."""
+    """Type and message, in one line, after what has led to a deadlock."""
+    before = failed_before(exc)
+    if before is not None:
+        return f"{one_line(before)}; then {one_line(exc)}"
+    return one_line(exc)
+
+
+def one_line(exc: BaseException) -> str:
+    """Type and message."""
     try:
         message = str(exc).partition("\n")[0]
     except Exception:

@@ -11,6 +11,7 @@ from pyfiber.testing.errors import (
     NeverAwaitedError,
     NondeterminismError,
     ScheduleFailure,
+    failed_before,
     first_line,
 )
 from pyfiber.testing.html import page
@@ -45,6 +46,8 @@ def signature(exc: BaseException | None) -> object:
         return None
     if isinstance(exc, NeverAwaitedError):
         return type(exc), signature(exc.__cause__)
+    if (before := failed_before(exc)) is not None:
+        return type(exc), signature(before)
     frames = traceback.extract_tb(report.clean(exc.__traceback__))
     return type(exc), (frames[-1].filename, frames[-1].lineno) if frames else None
 

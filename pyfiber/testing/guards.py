@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import pyfiber
 from pyfiber import _engine
 from pyfiber._native import get_ident, is_native
+from pyfiber._patch._record import modules, variables_of
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
@@ -416,16 +417,17 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
             value = value.__wrapped__
         return replaced.get(id(value))
 
-    for module in list(sys.modules.values()):
-        package = str(getattr(module, "__name__", "")).partition(".")[0]
+    for _, module in modules():
+        variables = variables_of(module)
+        package = str(variables.get("__name__", "")).partition(".")[0]
         standard = package in sys.stdlib_module_names - {"__main__"}
         if standard is not library or package in PACKAGES_LEFT_ALONE:
             continue
-        for name, value in list(getattr(module, "__dict__", {}).items()):
+        for name, value in list(variables.items()):
             new = replacement(value)
             if new is not None:
                 yield module, name, new
-            for function in functions_of(value, module):
+            for function in functions_of(value, variables):
                 old = function.__defaults__
                 changed = [replacement(each) for each in old]
                 if any(each is not None for each in changed):
@@ -433,12 +435,15 @@ def imported_names(*, library: bool = False) -> Iterator[Change]:
                     yield function, "__defaults__", tuple(o if n is None else n for n, o in pairs)
 
 
-def functions_of(value: object, module: object) -> Iterator[Any]:
-    """The functions with default arguments that a module's name refers to, also by its class."""
+def functions_of(value: object, variables: dict[str, Any]) -> Iterator[Any]:
+    """The functions with default arguments that a module's name refers to, also by its class.
+
+    Only types are asked: `isinstance()` would make a lazy proxy call its function.
+    """
     if type(value) is FunctionType:
         if value.__defaults__:
             yield value
-    elif type(value) is type and value.__module__ == getattr(module, "__name__", None):
+    elif type(value) is type and value.__module__ == variables.get("__name__"):
         for each in list(vars(value).values()):
             if type(each) is FunctionType and each.__defaults__:
                 yield each

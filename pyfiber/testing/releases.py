@@ -11,6 +11,7 @@ import os
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
+from pyfiber._engine import _outside
 from pyfiber.testing.accesses import is_a
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -36,6 +37,7 @@ RELEASES: dict[str, frozenset[str]] = {
     "_io": frozenset({"open"}),
     "_socket": SOCKET,
     "_sqlite3": SQLITE,
+    "fcntl": frozenset({"flock", "lockf"}),
     "_ssl": frozenset({"do_handshake", "read", "shutdown", "write"}),
     "nt": FILES,
     "posix": FILES,
@@ -49,6 +51,7 @@ STAND_INS = SOCKET | RELEASES["select"] | RELEASES["time"]
 
 def gives_up_gil(function: Any) -> bool:
     """Does a call of the function give up the GIL at its beginning?"""
+    function = _outside(function)
     kind = type(function)
     if kind is MethodDescriptorType:
         return is_listed(function.__objclass__, function.__name__)

@@ -91,6 +91,9 @@ class Simulated:
         counters = list(renumbered())
         try:
             yield
+        except pyfiber.DeadlockError as exc:
+            exc.__context__ = self.failure()  # often the cause
+            raise
         finally:
             for owner, value in counters:
                 owner._counter = value
@@ -117,7 +120,9 @@ class Simulated:
                 raise
             finally:
                 shutdown.cut_off_threads(session)
-            self.look_for_failed()
+            failure = self.failure()
+            if failure is not None:
+                raise failure
             return value
 
         return called
@@ -139,13 +144,14 @@ class Simulated:
             if exc is not failure:
                 failure.add_note(f"before that, the thread {name!r} failed:\n{format_failure(exc)}")
 
-    def look_for_failed(self) -> None:
-        """Raise what has ended a thread, as no code has looked at it."""
-        if self.failed:
-            names = [
-                f"the thread {name!r} has failed with {repr_of(exc)}" for name, exc in self.failed
-            ]
-            raise NeverAwaitedError("; ".join(names)) from self.failed[0][1]
+    def failure(self) -> NeverAwaitedError | None:
+        """An exception with what has ended threads, as no code has looked at that."""
+        if not self.failed:
+            return None
+        names = [f"the thread {name!r} has failed with {repr_of(exc)}" for name, exc in self.failed]
+        failure = NeverAwaitedError("; ".join(names))
+        failure.__cause__ = self.failed[0][1]
+        return failure
 
 
 #: Counts the objects of a run, by thread.

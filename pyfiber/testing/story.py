@@ -129,6 +129,7 @@ class Step:
     count: int = 0  # of lines passed
     interrupted: Passed | None = None  # the line before which it was interrupted
     stack: frozenset[Function] = frozenset()  # the functions in which it was
+    under_way: frozenset[tuple[Function, int]] = frozenset()  # their lines, but of the last one
 
     def add(self, passed: Passed) -> None:
         """Add a line, or to the last line if it is another instruction of that."""
@@ -256,7 +257,9 @@ class Tracer:
             step.add(passed)
             return
         step.interrupted = self.next_line[step.fiber] = passed
-        step.stack = frozenset(functions(at))
+        calls = list(functions(at))
+        step.stack = frozenset(function for function, _ in calls)
+        step.under_way = frozenset(calls[1:])
         step.ends = f"is interrupted before {source(passed.path, passed.line)}"
         if self.points.switch != "line":
             step.ends = step.ends.replace(" before ", " in ", 1)
@@ -299,10 +302,10 @@ class Tracer:
         return "\n".join(out)
 
 
-def functions(frame: FrameType | None) -> Iterator[Function]:
-    """The functions that a fiber is in."""
+def functions(frame: FrameType | None) -> Iterator[tuple[Function, int]]:
+    """The functions that a fiber is in, the last one first, and where it is there."""
     while frame is not None:
-        yield frame.f_code.co_filename, frame.f_code.co_qualname
+        yield (frame.f_code.co_filename, frame.f_code.co_qualname), frame.f_lineno
         frame = frame.f_back
 
 
@@ -321,7 +324,8 @@ def shared_names(steps: Sequence[Step]) -> set[str]:
 def note_conflicts(steps: Sequence[Step]) -> None:
     """Note at each line what it changes of which an interrupted fiber knows an older state.
 
-    What a function has read counts as long as the fiber is in that function.
+    What a function has read counts as long as the fiber is in that function. A line that waits for
+    a call has read what it uses, and has written nothing yet.
     """
     history: dict[str, list[Passed]] = {}
     away: dict[str, Step] = {}
@@ -347,8 +351,9 @@ def conflicts(passed: Passed, fiber: str, left: Step, before: Sequence[Passed]) 
         for earlier in reversed(before):
             if earlier.function not in left.stack:
                 continue
-            wrote = name in earlier.writes
-            if wrote or (name in earlier.reads and name in passed.writes):
+            done = (earlier.function, earlier.line) not in left.under_way
+            wrote = done and name in earlier.writes
+            if wrote or (name in earlier.reads | earlier.writes and name in passed.writes):
                 did = "written" if wrote else "read"
                 yield f"<- {fiber} has {did} {name} at {earlier.where}, and was interrupted"
                 break

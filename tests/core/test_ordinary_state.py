@@ -194,14 +194,13 @@ def test_redirected_output_over_a_switch() -> None:
     assert out.getvalue() == "one\ntwo\n"
 
 
-def test_import_inside_a_fiber() -> None:
+def test_import_inside_a_fiber(monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> types.ModuleType:
-        sys.modules.pop("this_is_not", None)
         with pytest.raises(ImportError):
             importlib.import_module("this_is_not")
-        for name in ("colorsys", "sched"):
-            sys.modules.pop(name, None)
         return importlib.import_module("colorsys")
+
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
 
     assert Fiber(work).switch().__name__ == "colorsys"
 

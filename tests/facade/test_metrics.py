@@ -18,6 +18,7 @@ NOT_THERE = "prometheus_client is NOT INSTALLED: pip install --group libraries"
 NAMES = {
     **dict.fromkeys(("fibers", "ready", "timers"), "gauge"),
     **dict.fromkeys(("switches", "wakeups", "messages", "timeouts", "waits"), "counter"),
+    "preemptions": "counter",
 }
 
 

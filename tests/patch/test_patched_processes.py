@@ -25,6 +25,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
+if sys.platform != "win32":
+    import fcntl
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
 CAT = ["/bin/cat"]
 
@@ -429,3 +432,32 @@ def test_rlock_of_multiprocessing_belongs_to_the_fiber() -> None:
             pyfiber.run(main)
     """)
     assert done.stdout == "done\n", done.stderr
+
+
+def test_fiber_waits_for_a_lock_of_a_file_that_another_holds(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    log: list[str] = []
+
+    def wait() -> None:
+        with path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_EX, 1)
+            log.append("locked")
+            fcntl.lockf(file, fcntl.LOCK_UN, 1)
+
+    def main() -> None:
+        with path.open() as file, path.open() as other:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            waiting, given_up = spawn(wait), spawn(wait)
+            yield_now()
+            given_up.cancel()
+            log.append("waits")
+            fcntl.flock(file, fcntl.LOCK_UN)
+            waiting.result()
+            assert given_up.cancelled()
+
+    run(main)
+    assert log == ["waits", "locked"]

@@ -234,6 +234,26 @@ def socketio_enter_room() -> None:
     assert found == {"a", "b"}, found
 
 
+@race(
+    broken="lazy-object-proxy==1.10.0",
+    fixed=None,
+    link=GITHUB + "ionelmc/python-lazy-object-proxy/issues/83",
+    shows="AssertionError: 2 calls",
+    what="two first uses of a proxy: its function is called twice",
+    include=("lazy_object_proxy",),
+)
+def lazy_object_proxy_use() -> None:
+    calls: list[int] = []
+
+    def make() -> int:
+        calls.append(5)
+        return 5
+
+    proxy = import_module("lazy_object_proxy.slots").Proxy(make)
+    together(lambda: proxy + 1, lambda: proxy + 1)
+    assert len(calls) == 1, f"{len(calls)} calls"
+
+
 # --------------------------------------------------------------------------- clients
 
 
@@ -295,6 +315,55 @@ def redis_pool() -> None:
 
         together(get, get)
         assert len(made) <= 1, f"{len(made)} connections"
+
+
+@race(
+    broken="urllib3==1.26.15",
+    fixed="urllib3==1.26.16",
+    link=GITHUB + "urllib3/urllib3/issues/1252",
+    shows="ClosedPoolError",
+    what="requests to two hosts by a `PoolManager(num_pools=1)`: `ClosedPoolError`",
+    include=("urllib3",),
+)
+def urllib3_hosts() -> None:
+    urllib3 = import_module("urllib3")
+    manager = urllib3.PoolManager(num_pools=1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    def get(server: HTTPServer) -> None:
+        assert manager.request("GET", f"http://127.0.0.1:{server.server_port}/").status == 204
+
+    with (
+        HTTPServer(("127.0.0.1", 0), Handler) as one,
+        HTTPServer(("127.0.0.1", 0), Handler) as two,
+    ):
+        together(one.handle_request, two.handle_request, partial(get, one), partial(get, two))
+
+
+@race(
+    broken="peewee==4.0.5",
+    fixed="peewee==4.0.6",
+    link=GITHUB + "coleifer/peewee/issues/3047",
+    shows="DeadlockError",
+    what="`manual_close()` while another connection is made: a deadlock of two locks",
+    include=("peewee", "playhouse"),
+)
+def peewee_manual_close() -> None:
+    pool = import_module("playhouse.pool")
+    database = pool.PooledSqliteDatabase(":memory:", max_connections=4)
+
+    def work() -> None:
+        database.connect()
+        database.manual_close()
+
+    together(work, work)
 
 
 @race(
@@ -376,6 +445,56 @@ def jsonschema_validate() -> None:
     together(partial(validator.validate, {"age": 1}), partial(validator.validate, {"owner": "Ada"}))
 
 
+@race(
+    broken="waitress==3.0.0",
+    fixed="waitress==3.0.1",
+    link=GITHUB + "Pylons/waitress/security/advisories/GHSA-9298-4cf8-g4wj",
+    shows="AssertionError: ['/second']",
+    what="CVE-2024-49768: after a refused request the next one on its connection is served",
+    include=("waitress",),
+)
+def waitress_lookahead() -> None:
+    served: list[str] = []
+
+    def application(environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+        served.append(environ["PATH_INFO"])
+        start_response("204 No Content", [])
+        return []
+
+    server = import_module("waitress").create_server(
+        application,
+        host="127.0.0.1",
+        port=0,
+        threads=1,
+        channel_request_lookahead=1,
+        recv_bytes=64,
+        clear_untrusted_proxy_headers=True,
+    )
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            server.asyncore.loop(timeout=1, map=server._map, count=1)
+        server.close()
+        for channel in list(server._map.values()):
+            channel.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    refused = b"GET /first HTTP/1.1\r\nbad header : ".ljust(60, b"a") + b"\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", server.effective_port), 5) as client,
+        suppress(OSError),
+    ):
+        client.sendall(refused + b"GET /second HTTP/1.1\r\nHost: host\r\n\r\n")
+        while client.recv(4096):
+            pass
+    server.task_dispatcher.shutdown()
+    ended.set()
+    thread.join()
+    assert not served, served
+
+
 # -------------------------------------------------------- bars, logs, threads of libraries
 
 
@@ -429,6 +548,47 @@ def limits_hit() -> None:
     limits = import_module("limits.storage").MemoryStorage()
     time.sleep(1)  # the first timer has ended
     together(partial(limits.incr, "a", 1), partial(limits.incr, "b", 1))
+
+
+@race(
+    broken="filelock==3.10.7",
+    fixed="filelock==3.11.0",
+    link=GITHUB + "tox-dev/filelock/pull/219",
+    shows="AssertionError: 2 threads",
+    what="one `FileLock` is taken by two threads at once",
+    include=("filelock",),
+)
+def filelock_with() -> None:
+    inside: list[int] = []
+
+    def work() -> None:
+        with lock:
+            inside.append(1)
+            assert len(inside) == 1, f"{len(inside)} threads"
+            inside.pop()
+
+    with tempfile.TemporaryDirectory() as folder:
+        lock = import_module("filelock").FileLock(os.path.join(folder, "lock"))
+        together(work, work)
+
+
+@race(
+    broken="pyrate-limiter==2.10.0",
+    fixed=None,
+    link=GITHUB + "vutran1710/PyrateLimiter/issues/108",
+    shows="DeadlockError",
+    what="two `try_acquire()` of the last place: one waits for ever",
+    include=("pyrate_limiter",),
+)
+def pyrate_limiter_acquire() -> None:
+    limiter = import_module("pyrate_limiter")
+    limit = limiter.Limiter(limiter.RequestRate(1, 10))
+
+    def acquire() -> None:
+        with suppress(limiter.BucketFullException):
+            limit.try_acquire("name")
+
+    together(acquire, acquire)
 
 
 @race(

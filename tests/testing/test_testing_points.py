@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -169,32 +170,52 @@ def test_code_made_by_exec_in_each_run_belongs_to_the_program() -> None:
     assert is_found(run, "line")
 
 
-PROXY = """
-class Proxy:  # as those of werkzeug, celery and others
-    @property
-    def __class__(self):
-        raise RuntimeError("out of context")
-    def __call__(self):
-        seen.append("called")
+class LateProxy:
+    """A stand-in for an object that is made when it is used first, also by isinstance()."""
 
-proxy, seen = Proxy(), []
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
 
-def use():
-    inner = proxy
-    def enclosing():
-        return inner()
-    proxy()
-    enclosing()
-"""
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.make())
+
+    def __call__(self) -> None:
+        pass
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
-def test_proxy_is_not_asked_for_its_class(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = ModuleType("proxies")
-    monkeypatch.setitem(sys.modules, "proxies", module)
-    exec(PROXY, vars(module))
-    explore(lambda: together(module.use, module.use), 20, switch=switch, virtualize_time=True)
-    assert "called" in module.seen
+@pytest.mark.parametrize("switch", ["line", "access", "gil"])
+def test_lazy_object_is_not_used_by_the_exploration(
+    switch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    proxy = LateProxy(lambda: made.append(1))
+    monkeypatch.setitem(globals(), "late_proxy", proxy)
+    explore(lambda: together(lambda: proxy(), lambda: proxy()), 10, switch=switch)
+    assert not made
+
+
+def test_module_that_is_loaded_late_is_not_loaded_by_the_exploration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late.py").write_text("x = 1")
+    spec = importlib.util.spec_from_file_location("late", tmp_path / "late.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.LazyLoader(spec.loader)
+    late = importlib.util.module_from_spec(spec)
+    loader.exec_module(late)
+    monkeypatch.setitem(sys.modules, "late", late)
+    never: list[int] = []
+
+    def use() -> None:
+        if never:
+            never.append(late.x)
+
+    explore(lambda: together(use, use), 10, switch="line", threads="simulated")
+    assert type(late) is not ModuleType
+    assert late.x == 1
+    assert type(late) is ModuleType
 
 
 def test_import_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from pyfiber import FiberError, now, selectors, sleep, socket, spawn, testing, yield_now
+from pyfiber import (
+    DeadlockError,
+    FiberError,
+    now,
+    selectors,
+    sleep,
+    socket,
+    spawn,
+    testing,
+    yield_now,
+)
 from pyfiber.selectors import EVENT_READ, EVENT_WRITE
 
 CLASSES = [
@@ -74,6 +84,17 @@ def test_selector_forgets_a_socket_that_was_closed(kind: type[Any]) -> None:
             assert not selector.get_map()
 
     testing.run(main, network=True)
+
+
+def test_fiber_that_selects_in_a_deadlock_is_said_to_do_so() -> None:
+    def main() -> None:
+        left, right = socket.socketpair()
+        with left, right, selectors.SelectSelector() as selector:
+            selector.register(left, EVENT_READ)
+            selector.select()
+
+    with pytest.raises(DeadlockError, match=r"waits in select\(\)"):
+        testing.run(main, network=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="selects among pipes")

@@ -261,6 +261,53 @@ def test_lock_that_a_failed_thread_has_kept_is_a_deadlock_that_names_the_thread(
     assert "the thread 'first' has failed with ZeroDivisionError()" in str(exc.__context__)
 
 
+def test_deadlock_after_a_thread_has_failed_is_reported_with_that_failure() -> None:
+    def main() -> None:
+        done = threading.Event()
+
+        def work() -> None:
+            raise ZeroDivisionError
+            done.set()
+
+        threading.Thread(target=work, name="worker").start()
+        done.wait()
+
+    with pytest.raises(ScheduleFailure) as caught:
+        explore(main, 1, threads="simulated")
+    headline, _, text = str(caught.value).partition("\n")
+    failed, _, then = headline.partition("; then ")
+    assert "the thread 'worker' has failed with ZeroDivisionError()" in failed
+    assert then.startswith("DeadlockError: 1 fiber waits")
+    assert "raise ZeroDivisionError" in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl")
+def test_threads_wait_for_a_lock_of_a_file_in_virtual_time(tmp_path: Path) -> None:
+    import fcntl
+
+    path = tmp_path / "lock"
+    path.touch()
+
+    def main() -> None:
+        inside: list[int] = []
+
+        def work() -> None:
+            with path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                inside.append(1)
+                time.sleep(60)
+                assert len(inside) == 1
+                inside.pop()
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    explore(main, 20, threads="simulated", switch="line")
+
+
 def test_join_in_a_deadlock_names_the_thread() -> None:
     def main() -> None:
         lock = threading.Lock()

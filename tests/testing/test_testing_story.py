@@ -29,6 +29,11 @@ class Counter:
         value = self.value
         self.value = value + 1
 
+    def next(self) -> int:
+        value = self.value
+        self.value = value + 1
+        return value
+
     def add_in_a_loop(self) -> None:
         value = self.value
         for _ in "a":
@@ -57,6 +62,23 @@ def test_log_has_lines_and_what_conflicts() -> None:
     assert f"<- Counter.add#1 has read .value at {name}:{first + 1}, and was interrupted" in lines
     assert any(line.endswith("reads .value") for line in lines)
     assert "1 choice out of the usual order" in str(failure)
+
+
+def test_line_that_waits_for_a_call_has_written_nothing_yet() -> None:
+    def run() -> None:
+        counter = Counter()
+        seen: list[int] = []
+
+        def work() -> None:
+            seen.append(counter.next())
+
+        together(work, work)
+        assert seen in ([0, 1], [1, 0])
+
+    with pytest.raises(ScheduleFailure) as caught:
+        explore(run, switch="line")
+    assert "has read seen at" in caught.value.log
+    assert "has written seen" not in caught.value.log
 
 
 def test_failure_is_shrunk_to_one_interruption() -> None:

@@ -45,6 +45,7 @@ make_strings(void)
     pf.s_run = PyUnicode_InternFromString("run");
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
+    pf.s_select = PyUnicode_InternFromString("select()");
     pf.s_yield = PyUnicode_InternFromString("yield_now()");
     pf.s_slice = PyUnicode_InternFromString("the line of preempted fibers");
     pf.s_failed =
@@ -53,8 +54,8 @@ make_strings(void)
     pf.s_raise = PyUnicode_InternFromString("raise");
     pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
     pf.s_watchdog = PyUnicode_InternFromString("watchdog");
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_slice &&
-                   pf.s_failed && pf.s_log && pf.s_raise &&
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_select && pf.s_yield &&
+                   pf.s_slice && pf.s_failed && pf.s_log && pf.s_raise &&
                    pf.s_on_unhandled && pf.s_watchdog
                ? 0
                : -1;

@@ -42,7 +42,7 @@ typedef struct PfConstants {
     PyObject *cancelled; /* set by cancel/ */
     PyObject *deadlock_error;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_slice;
+    PyObject *s_run, *s_park, *s_sleep, *s_select, *s_yield, *s_slice;
     PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled, *s_watchdog;
     bool in_parallel; /* no GIL, and more than one processor */
 } PfConstants;

@@ -218,12 +218,12 @@ wait_for_any(PyObject *reading, PyObject *writing, int64_t length)
         PyErr_NoMemory();
         return -1;
     }
-    int rc =
-        read_awaited(reading, PF_READING, t, list) < 0 ||
-                read_awaited(writing, PF_WRITING, t, list + read) < 0
-            ? -1
-            : pf_io_park_any(t, list, count,
-                             pf_deadline_in(t->scheduler, length), Py_None);
+    int rc = read_awaited(reading, PF_READING, t, list) < 0 ||
+                     read_awaited(writing, PF_WRITING, t, list + read) < 0
+                 ? -1
+                 : pf_io_park_any(t, list, count,
+                                  pf_deadline_in(t->scheduler, length),
+                                  pf.s_select);
     free_awaited(list, count);
     return rc;
 }
