@@ -1,15 +1,9 @@
-"""The part ``select``: the module ``select`` and the classes of ``selectors``.
-
-The selector of a standard asyncio loop that runs in a fiber goes on blocking the thread. If its
-fiber parked, other fibers of the thread would see that loop as the running one. ``asyncio.run()``
-in a fiber uses pyfiber's loop.
-"""
+"""The part ``select``: the module ``select`` and the classes of ``selectors``."""
 
 from __future__ import annotations
 
 import select
 import selectors
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,18 +17,8 @@ from pyfiber._patch._polling import look_until
 from pyfiber._patch._record import Record, gate_for
 
 
-def _belongs_to_loop(thing: Any) -> bool:
-    """Whether this is the selector of the running asyncio loop, or that selector's epoll object."""
-    events = sys.modules.get("asyncio.events")
-    loop = None if events is None else events._get_running_loop()
-    selector = getattr(loop, "_selector", None)
-    return selector is not None and thing in (selector, getattr(selector, "_selector", None))
-
-
 def _selecting(theirs: Any, wait: Callable[..., Any]) -> Callable[..., Any]:
     def select(self: Any, timeout: float | None = None) -> Any:
-        if _belongs_to_loop(self):
-            return theirs(self, timeout)
         return wait(self, partial(theirs, self), timeout)
 
     return select
@@ -45,7 +29,7 @@ def _selecting(theirs: Any, wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def epoll_poll(self: Any, timeout: float | None = None, maxevents: int = -1) -> Any:
     """``poll()`` of an epoll object."""
-    if (timeout == 0 and not in_epoll(self)) or _belongs_to_loop(self):
+    if timeout == 0 and not in_epoll(self):
         return _theirs_epoll(self, timeout, maxevents)
     return ours.poll_epoll(self, timeout, maxevents)
 
@@ -56,7 +40,7 @@ def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
     Such an object does not reveal its descriptors, so this looks at it again and again.
     """
     theirs = _theirs_poll
-    if timeout == 0 or _belongs_to_loop(self):
+    if timeout == 0:
         return theirs(self, timeout)  # type: ignore[no-any-return]
     seconds = None if timeout is None or timeout < 0 else timeout / 1000
     return look_until(lambda: theirs(self, 0), seconds)
@@ -66,8 +50,6 @@ def control(
     self: Any, changelist: Any, max_events: int, timeout: float | None = None, /
 ) -> list[Any]:
     """``control()`` of a kqueue."""
-    if _belongs_to_loop(self):
-        return _theirs_control(self, changelist, max_events, timeout)  # type: ignore[no-any-return]
     found: list[Any] = _theirs_control(self, changelist, max_events, 0)
     if found or max_events == 0 or (timeout is not None and timeout <= 0):
         return found

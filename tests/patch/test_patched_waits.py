@@ -184,21 +184,39 @@ def test_asyncio_in_a_thread_beside_fibers_notices_nothing() -> None:
     run(main)
 
 
-def test_standard_loop_in_a_fiber_blocks_as_ever() -> None:
-    """If it parked, other fibers would see a running loop."""
+def test_standard_loop_in_a_fiber_parks_it_unseen_by_others() -> None:
     loop = asyncio.new_event_loop()  # outside of a run, so asyncio's own
+
+    async def other_has_run(other: pyfiber.Fiber[object]) -> object:
+        while not other.done():
+            await asyncio.sleep(0.001)
+        return asyncio.get_running_loop()
 
     def main() -> None:
         other = spawn(asyncio._get_running_loop)
-        log: list[str] = []
-        loop.run_until_complete(three_times(log, "x"))
-        assert not other.done()
+        assert loop.run_until_complete(other_has_run(other)) is loop
         assert other.result() is None
 
     try:
         run(main)
     finally:
         loop.close()
+
+
+def test_standard_loop_is_called_by_another_fiber() -> None:
+    async def ask() -> str:
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        fiber = spawn(loop.call_soon_threadsafe, answer.set_result, "an answer")
+        found: str = await answer
+        fiber.result()
+        return found
+
+    def main() -> str:
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            return runner.run(ask())
+
+    assert run(main) == "an answer"
 
 
 def test_asyncio_imported_later_is_reached() -> None:

@@ -27,6 +27,7 @@ HERE = Path(__file__).parent / "programs"
 #: The programs, and the libraries that each of them uses.
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "apscheduler_jobs": ("apscheduler",),
+    "asyncio_loops": (),
     "celery_worker": ("celery",),
     "cheroot_server": ("cheroot",),
     "django_runserver": ("django",),
@@ -43,6 +44,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "socket_server": (),
     "thread_pools": (),
     "timers": (),
+    "uvicorn_server": ("uvicorn",),
     "waitress_server": ("waitress",),
     "websocket_server": ("websockets",),
 }
