@@ -37,6 +37,8 @@ except ImportError:  # Windows
 
 __tracebackhide__ = True  # pytest's
 
+LOOKS = 10_000  # at the clock, after which time passes
+
 Change = tuple[object, str, object]
 Function = Callable[..., Any]
 
@@ -62,6 +64,9 @@ class Rules:
     clock: VirtualClock | None  # the clock that the `time` module follows
     simulated: bool = False  # threads are fibers of the run
     active: bool = False  # a run is in progress
+    looked: int = 0  # what the code has seen on the clock
+    looks: int = 0  # how often
+    pause: int = 1  # how long it paused then, in nanoseconds
 
 
 RULES: dict[int, Rules] = {}  # by thread
@@ -389,13 +394,31 @@ def here_ns(clock: VirtualClock) -> int:
     return clock.now_ns() if node is None else node.clock_ns(clock.now_ns())
 
 
+def look(rules: Rules, clock: VirtualClock) -> None:
+    """Let time pass in a loop that waits for a time, and does nothing else that moves the clock.
+
+    Each pause is twice as long as the last one, so that any time comes soon.
+    """
+    if clock.now_ns() != rules.looked:
+        rules.looked, rules.looks, rules.pause = clock.now_ns(), 0, 1
+    rules.looks += 1
+    if rules.looks >= LOOKS and rules.active and _engine._may_park():
+        rules.looks = 0
+        rules.pause *= 2
+        pyfiber.sleep(rules.pause / NS)
+        rules.looked = clock.now_ns()
+
+
 def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> Function:
     """A function that reads the run's clock on the run's thread, the real one on others."""
 
     @functools.wraps(real)
     def either() -> Any:
         rules = rules_here()
-        return real() if rules is None or rules.clock is None else virtual(rules.clock)
+        if rules is None or rules.clock is None:
+            return real()
+        look(rules, rules.clock)
+        return virtual(rules.clock)
 
     return either
 

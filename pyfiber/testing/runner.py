@@ -371,6 +371,8 @@ class Runner:
         """Run ``fn(*args)`` with the guards active."""
         simulated = self.simulated
         self.rules.active = True
+        self.rules.looks = 0
+        self.rules.pause = 1
         self.seeds.begin()
         try:
             if simulated is None:

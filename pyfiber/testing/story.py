@@ -129,7 +129,7 @@ class Step:
     count: int = 0  # of lines passed
     interrupted: Passed | None = None  # the line before which it was interrupted
     stack: frozenset[Function] = frozenset()  # the functions in which it was
-    under_way: frozenset[tuple[Function, int]] = frozenset()  # the lines of all but the last one
+    under_way: frozenset[tuple[Function, int]] = frozenset()  # the lines of all but the last
 
     def add(self, passed: Passed) -> None:
         """Add a line, or to the last line if it is another instruction of that."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,28 @@ def test_deadlock_after_a_thread_has_failed_is_reported_with_that_failure() -> N
     assert "the thread 'worker' has failed with ZeroDivisionError()" in failed
     assert then.startswith("DeadlockError: 1 fiber waits")
     assert "raise ZeroDivisionError" in text
+
+
+def test_time_passes_in_a_loop_that_looks_at_the_clock_alone() -> None:
+    ended: list[float] = []
+
+    def main() -> None:
+        end = time.monotonic() + 0.001
+        while time.monotonic() < end:
+            pass
+        ended.append(time.monotonic())
+
+    explore(main, 2, threads="simulated")
+    assert len(set(ended)) == 1
+    assert 0.001 <= ended[0] < 0.003
+
+
+def test_pool_of_multiprocessing_with_threads_ends() -> None:
+    def main() -> None:
+        with ThreadPool(2) as pool:
+            assert pool.map(str, [1, 2]) == ["1", "2"]
+
+    explore(main, 2, threads="simulated")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl")
