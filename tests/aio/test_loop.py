@@ -231,6 +231,38 @@ def test_other_fibers_see_no_running_loop_and_no_task() -> None:
     assert seen == [None] * 10
 
 
+def test_loops_in_debug_mode_track_origins_in_their_own_fibers_only() -> None:
+    depth = sys.get_coroutine_origin_tracking_depth
+    seen: list[tuple[bool, int]] = []
+
+    async def waits(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        seen.append((True, depth()))
+
+    def in_debug_mode(main: Coroutine[Any, Any, Any]) -> None:
+        with asyncio.Runner(debug=True, loop_factory=new_event_loop) as runner:
+            runner.run(main)
+
+    def looks() -> None:
+        sleep(0.001)
+        seen.append((False, depth()))
+
+    def main() -> None:
+        # The loop that begins first ends first.
+        fibers = [spawn(in_debug_mode, waits(seconds)) for seconds in (0.002, 0.004)]
+        for fiber in [*fibers, spawn(looks)]:
+            fiber.join()
+
+    outside = depth()
+    pyfiber.run(main)
+    assert [(inside, found != outside) for inside, found in seen] == [
+        (False, False),
+        (True, True),
+        (True, True),
+    ]
+    assert depth() == outside
+
+
 def test_task_that_waits_for_fibers_holds_up_only_its_own_loop() -> None:
     log: list[Any] = []
 

@@ -250,6 +250,17 @@ pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
     hooks[1] = last;
 }
 
+/* Exchanges how many frames a new coroutine remembers of its origin, as
+ * sys.set_coroutine_origin_tracking_depth() sets it; a loop in debug mode does.
+ */
+static inline void
+pystate_swap_origin_depth(PyThreadState *ts, int *depth)
+{
+    int left = ts->coroutine_origin_tracking_depth;
+    ts->coroutine_origin_tracking_depth = *depth;
+    *depth = left;
+}
+
 /* Makes the next load of `st` keep the tracing depth. After a trace function
  * has left the running fiber by greenlet's switch, no trace function is then
  * called at the target. */

@@ -15,7 +15,9 @@ struct PfAsyncio {
      * the task, give(loop, task) */
     PyObject *get_loop, *set_loop, *take_task, *give_task;
     PyObject *outer;    /* the running loop outside of it, or None */
-    PyObject *hooks[2]; /* outside of it; while it is set aside, its own */
+    /* outside of it; while it is set aside, its own */
+    PyObject *hooks[2];
+    int origin_depth;
 };
 
 /* Clears the current task of `loop`.  Returns the task, or None. */
@@ -80,6 +82,14 @@ take_back(PfAsyncio *g, PfAway *away)
                : give_task(g, away->loop, away->task);
 }
 
+/* Exchanges what the interpreter keeps for the thread and a loop sets. */
+static void
+swap_settings(const PfThread *t, PfAsyncio *g)
+{
+    pystate_swap_asyncgen_hooks(t->tstate, g->hooks);
+    pystate_swap_origin_depth(t->tstate, &g->origin_depth);
+}
+
 static void
 drop(PfThread *t, PfAsyncio *g)
 {
@@ -118,7 +128,7 @@ pf_asyncio_leave(PfThread *t, PfAway *away)
     pf_thread_no_switch_begin(t, "while a loop of asyncio's is set aside");
     int rc = set_aside(away->asyncio, away);
     if (rc == 0) {
-        pystate_swap_asyncgen_hooks(t->tstate, away->asyncio->hooks);
+        swap_settings(t, away->asyncio);
     }
     pf_thread_no_switch_end(t);
     if (rc < 0) {
@@ -135,7 +145,7 @@ pf_asyncio_return(PfThread *t, PfAway *away)
     PyObject *raised = pystate_take_exception();
     pf_thread_no_switch_begin(t, "while a loop of asyncio's continues");
     if (!g->over) {
-        pystate_swap_asyncgen_hooks(t->tstate, g->hooks);
+        swap_settings(t, g);
         if (take_back(g, away) < 0) {
             PyErr_WriteUnraisable(away->loop);
         }
@@ -172,6 +182,7 @@ inner_begin(PfThread *t, PyObject *functions)
         return NULL;
     }
     pystate_asyncgen_hooks(t->tstate, g->hooks);
+    g->origin_depth = t->tstate->coroutine_origin_tracking_depth;
     enter(t, g);
     return g;
 }

@@ -2,9 +2,9 @@
  *
  * An inner loop is an event loop of asyncio, or a step of one of its tasks,
  * that runs in a fiber.  asyncio's running loop and current task, and the
- * interpreter's hooks for asynchronous generators, belong to the thread.  So
- * while the inner loop's fiber waits, they are set aside: the other fibers
- * must not see them.
+ * interpreter's hooks for asynchronous generators and its depth for the origins
+ * of coroutines, belong to the thread.  So while the inner loop's fiber waits,
+ * they are set aside: the other fibers must not see them.
  *
  * Only one inner loop of a thread is active at a time.  The others wait; the
  * state of each has been set aside by its waiting fiber.  pyfiber.aio passes
