@@ -8,7 +8,8 @@
  *
  * Between two looks the ticker sleeps for a quarter of the shortest slice, so a
  * fiber runs for at most 1.25 slices before it is found. After CALM looks that
- * found no such fiber the ticker sleeps for a whole slice, until it finds one:
+ * found no such fiber the ticker sleeps for a whole slice, until it finds one
+ * (a slice that is longer than LONGEST_PAUSE is cut into equal sleeps):
  * a program whose fibers all give way pays for a quarter of the looks, and its
  * first fiber that does not is found after at most two slices.
  *
@@ -247,7 +248,8 @@ tick_until_stopped(Ticker *self, PyThreadState *ts)
             sleep_deeply(self);
             continue;
         }
-        int64_t pause = calm < CALM ? shortest / 4 : shortest;
+        int64_t pause =
+            shortest / (calm < CALM ? 4 : shortest / LONGEST_PAUSE + 1);
         nap(self, pause < SHORTEST_PAUSE  ? SHORTEST_PAUSE
                   : pause > LONGEST_PAUSE ? LONGEST_PAUSE
                                           : pause);
