@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import _patch
+from pyfiber import _engine, _patch
 from pyfiber.testing import run
 
 BOUND_EARLY = time.sleep
@@ -155,6 +155,53 @@ def test_patch_stays_until_the_last_who_asked_undoes_it() -> None:
         first.undo()
         assert is_patched("time")
     second.undo()
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock])
+def test_lock_that_a_fiber_holds_when_the_patch_ends_parks_the_others(make: Any) -> None:
+    lock = make()
+    log: list[str] = []
+
+    def holds(patch: _patch.Patch) -> None:
+        with lock:
+            patch.undo()
+            pyfiber.sleep(0.001)
+            log.append("held")
+
+    def main() -> None:
+        holder = pyfiber.spawn(holds, pyfiber.patch())
+        pyfiber.yield_now()
+        with lock:
+            log.append("taken")
+        holder.join()
+        assert lock.acquire(False)
+        lock.release()
+
+    pyfiber.run(main)
+    assert log == ["held", "taken"]
+    assert _engine._lot_count() == 0
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock])
+def test_wait_of_a_condition_ends_after_the_patch_has(make: Any) -> None:
+    condition = threading.Condition(make())
+
+    def waits() -> None:
+        with condition:
+            assert condition.wait()
+
+    def main() -> None:
+        patch = pyfiber.patch()
+        waiter = pyfiber.spawn(waits)
+        pyfiber.yield_now()
+        with condition:
+            condition.notify()
+            patch.undo()
+            pyfiber.sleep(0.001)
+        waiter.join()
+
+    pyfiber.run(main)
+    assert _engine._lot_count() == 0
 
 
 def test_nested_blocks_undo_what_nobody_else_needs() -> None:

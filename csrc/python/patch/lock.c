@@ -54,13 +54,21 @@ lock_dies(PyObject *self)
     die(self);
 }
 
+/* Does a fiber of a run wait for the lock by parking?  After patch() has been
+ * undone it does so as long as a fiber holds the lock. */
+static inline bool
+parks_fibers(PyObject *self)
+{
+    return pf_lock_methods.wanted ||
+           (pf_lot_is_busy() && pf_lot_holder(pf_lot_find(self)) != NULL);
+}
+
 /* Is there a run on this thread, so that its code may have to wait in a way of
  * ours? */
 static inline bool
 is_for_fibers(PyObject *self)
 {
-    (void)self;
-    return PF_UNLIKELY(pf_stay_thread() != NULL && pf_lock_methods.wanted);
+    return PF_UNLIKELY(pf_stay_thread() != NULL && parks_fibers(self));
 }
 
 /* Converting the arguments may have run code that left the run, so this looks

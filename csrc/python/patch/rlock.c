@@ -55,6 +55,14 @@ is_anothers(const PfLotEntry *entry)
     return entry != NULL && pf_lot_parks() != NULL && !is_mine(entry);
 }
 
+/* Does a fiber of a run wait for the lock by parking?  After patch() has been
+ * undone it does so as long as a fiber holds the lock. */
+static inline bool
+parks_fibers(PyObject *self)
+{
+    return pf_rlock_methods.wanted || held(self) != NULL;
+}
+
 static PyObject *
 refuse(void)
 {
@@ -116,7 +124,7 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
 static inline bool
 is_for_fibers(PyObject *self)
 {
-    return PF_UNLIKELY(pf_stay_thread() != NULL && pf_rlock_methods.wanted) ||
+    return PF_UNLIKELY(pf_stay_thread() != NULL && parks_fibers(self)) ||
            PF_UNLIKELY(is_mine(held(self)));
 }
 
@@ -129,7 +137,7 @@ acquire_until(PyObject *self, int64_t deadline)
     if (is_mine(entry)) {
         return once_more(self, entry);
     }
-    PfThread *t = pf_rlock_methods.wanted ? pf_stay_thread() : NULL;
+    PfThread *t = parks_fibers(self) ? pf_stay_thread() : NULL;
     Py_ssize_t once = 1;
     if (t == NULL) {
         return PF_CALL_ORIGINAL;
@@ -319,7 +327,7 @@ restored(PyObject *self, PyObject *packed, PyObject *state)
 {
     PfThread *t = pf_thread_current;
     bool dies = t != NULL && CURRENT(t)->dying && pf_lot_is_ours();
-    return dies || (pf_rlock_methods.wanted && pf_lot_parks() != NULL)
+    return dies || (parks_fibers(self) && pf_lot_parks() != NULL)
                ? restore_in_fiber(self, t, state)
                : restore_outside(self, packed, state);
 }
