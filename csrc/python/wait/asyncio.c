@@ -14,7 +14,7 @@ struct PfAsyncio {
     /* asyncio's functions: get(), set(loop), take(loop, None) which returns
      * the task, give(loop, task) */
     PyObject *get_loop, *set_loop, *take_task, *give_task;
-    PyObject *outer;    /* the running loop outside of it, or None */
+    PyObject *outer; /* the running loop outside of it, or None */
     /* outside of it; while it is set aside, its own */
     PyObject *hooks[2];
     int origin_depth;
