@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.conftest import Child
 from tests.virtual.conftest import Prints
 
 
@@ -391,6 +392,29 @@ def test_rlock_that_a_thread_holds_at_its_end_stays_held(prints: Prints) -> None
         )
         == "False False\ncannot release un-acquired lock\nFalse\nNone\n"
     )
+
+
+def test_rlock_of_an_ended_thread_that_other_code_releases_is_free(child: Child) -> None:
+    done = child(
+        """
+        import pyfiber, threading
+        lock = threading.RLock()
+        with pyfiber.virtual_threads():
+            thread = threading.Thread(target=lock.acquire)
+            thread.start()
+            thread.join()
+        with lock:
+            pass
+        lock.release()
+        with pyfiber.virtual_threads():
+            thread = threading.Thread(target=lambda: print(lock.acquire(timeout=0.001)))
+            thread.start()
+            thread.join()
+        del lock
+        print(pyfiber._engine._lot_count())
+        """
+    )
+    assert done.stdout == "True\n0\n"
 
 
 def test_pipe_between_threads_parks(prints: Prints) -> None:

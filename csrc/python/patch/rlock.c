@@ -162,6 +162,18 @@ release_mine(PyObject *self, PfLotEntry *entry)
     return done;
 }
 
+/* Code outside of fibers may release what an ended thread has held, as the lock
+ * itself sees the same thread of the system. */
+static void
+forget_if_free(PyObject *self, PfLotEntry *entry)
+{
+    PyObject *owned = is_owned->original(self, NULL);
+    if (owned == Py_False) {
+        pf_lot_let_go(entry);
+    }
+    Py_XDECREF(owned);
+}
+
 static PyObject *
 release_seen(PyObject *self)
 {
@@ -177,6 +189,9 @@ release_seen(PyObject *self)
     }
     PyObject *done = release->original(self, NULL);
     if (done != NULL) {
+        if (entry != NULL && entry->ended) {
+            forget_if_free(self, entry);
+        }
         pf_lot_wake(self);
     }
     return done;
