@@ -29,12 +29,6 @@ from pyfiber._patch._record import modules, variables_of
 from pyfiber.testing.clock import NS, VirtualClock
 from pyfiber.testing.machines import node_here
 
-_posixsubprocess: Any
-try:
-    import _posixsubprocess
-except ImportError:  # Windows
-    _posixsubprocess = None
-
 __tracebackhide__ = True  # pytest's
 
 LOOKS = 10_000  # at the clock, after which time passes
@@ -339,9 +333,9 @@ def guards() -> Iterator[Change]:
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
         if hasattr(os, name):
             yield os, name, guarded_process(getattr(os, name), f"os.{name}()")
-    if _posixsubprocess is not None:  # multiprocessing calls it
-        real = _posixsubprocess.fork_exec
-        yield _posixsubprocess, "fork_exec", guarded_process(real, "multiprocessing")
+    if "multiprocessing.process" in sys.modules:
+        base = sys.modules["multiprocessing.process"].BaseProcess
+        yield base, "start", guarded_process(base.start, "multiprocessing")
     for name in ("pause", "sigwait", "sigwaitinfo"):
         if hasattr(signal, name):
             call = f"signal.{name}()"
