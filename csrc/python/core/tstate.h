@@ -250,9 +250,16 @@ pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
     hooks[1] = last;
 }
 
-/* Exchanges how many frames a new coroutine remembers of its origin, as
+/* How many frames a new coroutine remembers of its origin, as
  * sys.set_coroutine_origin_tracking_depth() sets it; a loop in debug mode does.
  */
+static inline int
+pystate_origin_depth(const PyThreadState *ts)
+{
+    return ts->coroutine_origin_tracking_depth;
+}
+
+/* Exchanges that number. */
 static inline void
 pystate_swap_origin_depth(PyThreadState *ts, int *depth)
 {

@@ -104,12 +104,14 @@ PF_READ    (base_frame,              void *,     0,   0,   0,   0,  80);
 PF_READ    (eval_breaker,         uintptr_t,     0,   0,   0,   0,  24);
 #endif
 
-/* What belongs to the running code. The hooks are switched with a fiber that
- * runs an asyncio loop. */
+/* What belongs to the running code. The hooks, and how much of its origin a
+ * coroutine remembers, are switched with a fiber that runs an asyncio loop. */
 PF_SWITCHED(context,                 void *,   224, 208, 208, 208, 232);
 PF_SWITCHED(context_ver,           uint64_t,   232, 216, 216, 216, 240);
 PF_SWITCHED(async_gen_firstiter,     void *,   208, 192, 192, 192, 216);
 PF_SWITCHED(async_gen_finalizer,     void *,   216, 200, 200, 200, 224);
+PF_SWITCHED(coroutine_origin_tracking_depth,
+                                        int,   200, 184, 184, 184, 208);
 #if PY_VERSION_HEX >= 0x030E0000
 PF_SWITCHED(current_executor,        void *,     0,   0,   0, 272, 304);
 #endif

@@ -182,7 +182,7 @@ inner_begin(PfThread *t, PyObject *functions)
         return NULL;
     }
     pystate_asyncgen_hooks(t->tstate, g->hooks);
-    g->origin_depth = t->tstate->coroutine_origin_tracking_depth;
+    g->origin_depth = pystate_origin_depth(t->tstate);
     enter(t, g);
     return g;
 }
