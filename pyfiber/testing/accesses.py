@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, TypeGuard
 
+from pyfiber._patch._record import variables_of
+
 #: Names that are bound once, when the program is loaded.
 FIXED = (FunctionType, BuiltinFunctionType, type, ModuleType)
 #: Functions whose result no other thread has.
@@ -198,7 +200,7 @@ class Reader:
     def load_attr(self, step: dis.Instruction, access: Access) -> None:
         owner, name = self.at(1), step.argval
         if isinstance(owner, ModuleType):
-            value = object.__getattribute__(owner, "__dict__").get(name)
+            value = variables_of(owner).get(name)
             access.point = not is_a(value, FIXED)
         else:
             access.point = owner is not FRESH

@@ -59,8 +59,7 @@ lock_dies(PyObject *self)
 static inline bool
 parks_fibers(PyObject *self)
 {
-    return pf_lock_methods.wanted ||
-           (pf_lot_is_busy() && pf_lot_holder(pf_lot_find(self)) != NULL);
+    return pf_lock_methods.wanted || pf_lot_held(self) != NULL;
 }
 
 /* Is there a run on this thread, so that its code may have to wait in a way of

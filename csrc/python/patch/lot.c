@@ -300,12 +300,11 @@ forget_owner(PfLotEntry *entry)
 void
 pf_lot_let_go(PfLotEntry *entry)
 {
-    FiberObject *holder = entry->ended ? NULL : entry->owner.fiber;
-    HoldingsObject *holdings = holder == NULL ? NULL : holdings_of(holder);
-    if (holder != NULL && holdings == NULL) {
-        return;
-    }
-    if (holdings != NULL) {
+    if (!entry->ended) {
+        HoldingsObject *holdings = holdings_of(entry->owner.fiber);
+        if (holdings == NULL) {
+            return;
+        }
         PfLotEntry **link = &holdings->first;
         while (*link != entry) {
             link = &(*link)->held;
@@ -319,8 +318,8 @@ pf_lot_let_go(PfLotEntry *entry)
 void
 pf_lot_gone(PyObject *object)
 {
-    PfLotEntry *entry = pf_lot_find(object);
-    if (entry != NULL && entry->depth > 0) {
+    PfLotEntry *entry = pf_lot_held(object);
+    if (entry != NULL) {
         pf_lot_let_go(entry);
     }
 }
@@ -490,10 +489,9 @@ static PyObject *
 lot_holders(PyObject *module, PyObject *object)
 {
     (void)module;
-    PfLotEntry *entry = pf_lot_find(object);
+    PfLotEntry *entry = pf_lot_held(object);
     PfOwner nobody = {NULL, 0};
-    bool held = entry != NULL && entry->depth > 0;
-    return pf_owner_list(held ? &entry->owner : &nobody, held ? 1 : 0);
+    return pf_owner_list(entry != NULL ? &entry->owner : &nobody, 1);
 }
 
 static PyObject *

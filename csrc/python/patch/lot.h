@@ -76,6 +76,14 @@ pf_lot_parks(void)
 
 /* Returns the object's entry, or NULL. */
 PfLotEntry *pf_lot_find(PyObject *object);
+/* Returns the entry if a fiber holds the object, or a thread that has ended
+ * does; else NULL. */
+static inline PfLotEntry *
+pf_lot_held(PyObject *object)
+{
+    PfLotEntry *entry = !pf_lot_is_busy() ? NULL : pf_lot_find(object);
+    return entry != NULL && entry->depth > 0 ? entry : NULL;
+}
 /* Finds or makes the object's entry.  Returns NULL with MemoryError. */
 PfLotEntry *pf_lot_entry(PyObject *object);
 /* Frees the object's entry if nobody needs it. */

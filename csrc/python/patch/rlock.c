@@ -32,14 +32,6 @@
 static const PfMethod *acquire, *release, *reinit, *is_owned, *save, *restore,
     *recursion_count;
 
-/* Returns the entry if a fiber holds the lock, else NULL. */
-static PfLotEntry *
-held(PyObject *self)
-{
-    PfLotEntry *entry = !pf_lot_is_busy() ? NULL : pf_lot_find(self);
-    return entry != NULL && entry->depth > 0 ? entry : NULL;
-}
-
 static bool
 is_mine(const PfLotEntry *entry)
 {
@@ -60,7 +52,7 @@ is_anothers(const PfLotEntry *entry)
 static inline bool
 parks_fibers(PyObject *self)
 {
-    return pf_rlock_methods.wanted || held(self) != NULL;
+    return pf_rlock_methods.wanted || pf_lot_held(self) != NULL;
 }
 
 static PyObject *
@@ -125,7 +117,7 @@ static inline bool
 is_for_fibers(PyObject *self)
 {
     return PF_UNLIKELY(pf_stay_thread() != NULL && parks_fibers(self)) ||
-           PF_UNLIKELY(is_mine(held(self)));
+           PF_UNLIKELY(is_mine(pf_lot_held(self)));
 }
 
 /* Converting the arguments may have run code that took or released the lock,
@@ -133,7 +125,7 @@ is_for_fibers(PyObject *self)
 static int
 acquire_until(PyObject *self, int64_t deadline)
 {
-    PfLotEntry *entry = held(self);
+    PfLotEntry *entry = pf_lot_held(self);
     if (is_mine(entry)) {
         return once_more(self, entry);
     }
@@ -177,7 +169,7 @@ forget_if_free(PyObject *self, PfLotEntry *entry)
 static PyObject *
 release_seen(PyObject *self)
 {
-    PfLotEntry *entry = held(self);
+    PfLotEntry *entry = pf_lot_held(self);
     if (is_mine(entry)) {
         return release_mine(self, entry);
     }
@@ -205,7 +197,7 @@ reinit_bare(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     PyObject *done = reinit->original(self, NULL);
-    PfLotEntry *entry = held(self);
+    PfLotEntry *entry = pf_lot_held(self);
     if (entry != NULL) {
         pf_lot_let_go(entry);
     }
@@ -221,15 +213,15 @@ static PyObject *
 is_owned_bare(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
-    return is_anothers(held(self)) ? Py_NewRef(Py_False)
-                                   : is_owned->original(self, NULL);
+    return is_anothers(pf_lot_held(self)) ? Py_NewRef(Py_False)
+                                          : is_owned->original(self, NULL);
 }
 
 static PyObject *
 recursion_count_bare(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
-    PfLotEntry *entry = held(self);
+    PfLotEntry *entry = pf_lot_held(self);
     return is_mine(entry)       ? PyLong_FromSsize_t(entry->depth)
            : is_anothers(entry) ? PyLong_FromLong(0)
                                 : recursion_count->original(self, NULL);
@@ -259,7 +251,7 @@ static PyObject *
 save_bare(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
-    PfLotEntry *entry = held(self);
+    PfLotEntry *entry = pf_lot_held(self);
     if (is_anothers(entry)) {
         return refuse();
     }
@@ -267,7 +259,8 @@ save_bare(PyObject *self, PyObject *ignored)
     PyObject *state = save->original(self, NULL);
     if (depth > 0) {
         state = with_depth(state, depth);
-        entry = held(self); /* with_depth() may have run the collector */
+        entry =
+            pf_lot_held(self); /* with_depth() may have run the collector */
         if (is_mine(entry)) {
             pf_lot_let_go(entry);
         }

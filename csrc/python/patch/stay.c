@@ -23,8 +23,7 @@ why_no_switch(const PfThread *t)
 static FiberObject *
 holder_here(PyObject *object, const PfThread *t)
 {
-    FiberObject *holder =
-        pf_lot_holder(pf_lot_is_busy() ? pf_lot_find(object) : NULL);
+    FiberObject *holder = pf_lot_holder(pf_lot_held(object));
     return holder != NULL && holder->thread == t ? holder : NULL;
 }
 
